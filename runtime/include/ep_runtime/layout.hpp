@@ -15,12 +15,14 @@
 //   dispatch_count  [S][L][R]    u64   epoch tag << 32 | rows from rank r for local expert l
 //   dispatch_rows   [S][R]       u64   epoch tag << 32 | rows on the wire from rank r
 //   combine_flag    [S][M][K]    u64   epoch tag of the combine row for (token, k)
-//   dispatch_row    [S][R][M]    rows of align128(16 + 8*K + 2*H) bytes: a 16-byte header, K route
-//                                entries of 8 bytes, then the payload (FP8 row followed by H/128
-//                                float32 scales, or BF16 row; 2*H bytes hold either)
-//   combine_row     [S][M][K]    rows of align128(2*H) bytes
+//   dispatch_row    [S][R][M]    rows of align128(P + 2*H) bytes: a 16-byte header, K route
+//                                entries of 8 bytes, then at P = 16 + 8*K rounded up to 16 the
+//                                payload (FP8 row followed by H/128 float32 scales, or BF16 row;
+//                                2*H bytes hold either)
+//   combine_row     [S][M][K]    rows of align128(2*H + 16) bytes: the row, then 128 bits that
+//                                tell which of its 128-channel groups are LogFMT-encoded
 // so that
-//   total_bytes = 3*a(8R) + a(16LR) + a(16R) + a(16MK) + 2RM*a(16 + 8K + 2H) + 2MK*a(2H),
+//   total_bytes = 3*a(8R) + a(16LR) + a(16R) + a(16MK) + 2RM*a(P + 2H) + 2MK*a(2H + 16),
 //   a(n) = n rounded up to a multiple of 128.
 // All bytes zero means "nothing has arrived": tags start at 1.
 #pragma once
@@ -40,6 +42,8 @@ inline constexpr std::uint64_t kSlots = 2;
 inline constexpr std::uint64_t kWordBytes = 8;
 inline constexpr std::uint64_t kRowHeaderBytes = 16;
 inline constexpr std::uint64_t kRouteEntryBytes = 8;
+inline constexpr std::uint64_t kVectorBytes = 16;        // widest access of a thread
+inline constexpr std::uint64_t kCombineTrailerBytes = 16;  // one bit per 128-channel group
 inline constexpr std::uint32_t kScaleGroup = 128;  // channels that share one scale
 inline constexpr std::uint32_t kMaxTopk = 32;
 inline constexpr std::uint32_t kMaxHidden = 16384;
@@ -129,9 +133,11 @@ EP_RUNTIME_HD constexpr LowLatencyLayout make_layout(std::uint32_t max_tokens, s
   const std::uint64_t choices = tokens * layout.topk_capacity;
 
   layout.route_offset = kRowHeaderBytes;
-  layout.payload_offset = kRowHeaderBytes + kRouteEntryBytes * layout.topk_capacity;
+  layout.payload_offset = (kRowHeaderBytes + kRouteEntryBytes * layout.topk_capacity +
+                           kVectorBytes - 1) /
+                          kVectorBytes * kVectorBytes;
   layout.scales_offset = layout.payload_offset + hidden;
-  layout.combine_row_stride = align_region(std::uint64_t{2} * hidden);
+  layout.combine_row_stride = align_region(std::uint64_t{2} * hidden + kCombineTrailerBytes);
   layout.dispatch_row_stride = align_region(layout.payload_offset + std::uint64_t{2} * hidden);
 
   std::uint64_t end = 0;
