@@ -42,9 +42,9 @@ inline constexpr std::uint64_t kSlots = 2;
 inline constexpr std::uint64_t kWordBytes = 8;
 inline constexpr std::uint64_t kRowHeaderBytes = 16;
 inline constexpr std::uint64_t kRouteEntryBytes = 8;
-inline constexpr std::uint64_t kVectorBytes = 16;        // widest access of a thread
+inline constexpr std::uint64_t kVectorBytes = 16;          // widest access of a thread
 inline constexpr std::uint64_t kCombineTrailerBytes = 16;  // one bit per 128-channel group
-inline constexpr std::uint32_t kScaleGroup = 128;  // channels that share one scale
+inline constexpr std::uint32_t kScaleGroup = 128;          // channels that share one scale
 inline constexpr std::uint32_t kMaxTopk = 32;
 inline constexpr std::uint32_t kMaxHidden = 16384;
 inline constexpr std::uint32_t kMaxRanks = 1024;
@@ -133,9 +133,9 @@ EP_RUNTIME_HD constexpr LowLatencyLayout make_layout(std::uint32_t max_tokens, s
   const std::uint64_t choices = tokens * layout.topk_capacity;
 
   layout.route_offset = kRowHeaderBytes;
-  layout.payload_offset = (kRowHeaderBytes + kRouteEntryBytes * layout.topk_capacity +
-                           kVectorBytes - 1) /
-                          kVectorBytes * kVectorBytes;
+  layout.payload_offset =
+      (kRowHeaderBytes + kRouteEntryBytes * layout.topk_capacity + kVectorBytes - 1) /
+      kVectorBytes * kVectorBytes;
   layout.scales_offset = layout.payload_offset + hidden;
   layout.combine_row_stride = align_region(std::uint64_t{2} * hidden + kCombineTrailerBytes);
   layout.dispatch_row_stride = align_region(layout.payload_offset + std::uint64_t{2} * hidden);

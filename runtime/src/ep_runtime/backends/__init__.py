@@ -1,0 +1,1 @@
+"""The backends behind ``Buffer``: one interface (``base``), one module each."""
