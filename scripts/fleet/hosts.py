@@ -1,0 +1,217 @@
+"""Boot and remove the test hosts: systemd-nspawn machines on a bridge, each over a copy-on-write tree."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import cache
+from paths import cache_directory, locked, run_directory, run_identity
+
+REBOOT_STATUS = 133  # systemd-nspawn's exit status when the system inside asked for a reboot
+BOOT_TIMEOUT_S = 90.0
+SHUTDOWN_TIMEOUT_S = 10.0
+SUBNET_PREFIX = "10.213"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One test host: its name, its address, and the folder that holds its tree and its logs."""
+
+    name: str
+    address: str
+    directory: str
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Everything that must be known to reach the fleet or to remove it."""
+
+    bridge: str
+    subnet: str
+    key: str
+    hosts: list[Host]
+
+
+def state_file() -> Path:
+    """Return where the running fleet is described."""
+    return run_directory() / "fleet.json"
+
+
+def load() -> Fleet | None:
+    """Return the fleet of this checkout, None when there is none."""
+    try:
+        raw = json.loads(state_file().read_text())
+    except FileNotFoundError:
+        return None
+    return Fleet(raw["bridge"], raw["subnet"], raw["key"], [Host(**host) for host in raw["hosts"]])
+
+
+def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, check=check, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+
+
+def _free_subnet() -> str:
+    """Return the first three octets of a /24 that no interface of this machine uses."""
+    taken = _run("ip", "-4", "-o", "address").stdout
+    start = int(run_identity(), 16)
+    for offset in range(250):
+        subnet = f"{SUBNET_PREFIX}.{1 + (start + offset) % 250}"
+        if f" {subnet}." not in taken:
+            return subnet
+    raise RuntimeError(f"no free /24 under {SUBNET_PREFIX}.0.0/16 for the fleet's bridge")
+
+
+def _prepare_tree(fleet: Fleet, host: Host, template: Path) -> None:
+    """Mount the host's tree over the template and write what makes it this host."""
+    directory = Path(host.directory)
+    for name in ("upper", "work", "root"):
+        (directory / name).mkdir(parents=True)
+    options = f"lowerdir={template},upperdir={directory / 'upper'},workdir={directory / 'work'}"
+    _run("mount", "-t", "overlay", f"epfleet-{host.name}", "-o", options, str(directory / "root"))
+    root = directory / "root"
+    (root / "etc/hostname").write_text(host.name + "\n")
+    # As Debian's installer leaves it: the host's own name is a loopback address. A rendezvous that
+    # trusts the host's name must fail here, as it would on real hosts.
+    (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n127.0.1.1 {host.name}\n")
+    (root / "etc/systemd/network/10-fleet.network").write_text(
+        "[Match]\nName=host0\n\n"
+        f"[Network]\nAddress={host.address}/24\nGateway={fleet.subnet}.1\nLinkLocalAddressing=no\n"
+    )
+    _run("chroot", str(root), "ssh-keygen", "-A")
+    authorized = root / "home" / cache.USER / ".ssh" / "authorized_keys"
+    authorized.parent.mkdir(mode=0o700)
+    authorized.write_text(Path(fleet.key + ".pub").read_text())
+    _run("chroot", str(root), "chown", "-R", f"{cache.USER}:", f"/home/{cache.USER}/.ssh")
+
+
+def supervise(host: Host, bridge: str, wheels: Path) -> int:
+    """Run the host until it powers off, starting it again when it reboots; one line a boot in `boots`."""
+    directory = Path(host.directory)
+    command = [
+        "systemd-nspawn",
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+        "--settings=no",
+        "--link-journal=no",
+        f"--directory={directory / 'root'}",
+        f"--hostname={host.name}",
+        f"--machine={host.name}-{run_identity()}",
+        f"--network-bridge={bridge}",
+        f"--bind-ro={wheels}:/srv/wheels",
+        "--boot",
+    ]
+    while True:
+        with (directory / "boots").open("a") as boots:
+            boots.write(f"{time.time():.3f}\n")
+        with (directory / "console.log").open("ab") as console:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=console, stderr=console
+            )
+            (directory / "nspawn.pid").write_text(str(process.pid))
+            status = process.wait()
+        if status != REBOOT_STATUS:
+            return status
+
+
+def _answers(address: str) -> bool:
+    try:
+        with socket.create_connection((address, 22), timeout=1) as connection:
+            return connection.recv(4) == b"SSH-"
+    except OSError:
+        return False
+
+
+def up(count: int) -> Fleet:
+    """Boot `count` hosts, removing first what an earlier or crashed run of this checkout left.
+
+    Raises RuntimeError naming the host that did not answer in time, with the end of its console.
+    """
+    down()
+    template, wheels = cache.template(), cache.wheels()
+    directory = run_directory()
+    directory.mkdir(parents=True)
+    with locked(cache_directory() / "subnet.lock"):
+        subnet, bridge = _free_subnet(), f"epf-{run_identity()}"
+        _run("ip", "link", "add", bridge, "type", "bridge")
+        _run("ip", "address", "add", f"{subnet}.1/24", "dev", bridge)
+        _run("ip", "link", "set", bridge, "up")
+    key = directory / "id_ed25519"
+    _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
+    names = [f"ep{number}" for number in range(1, count + 1)]
+    hosts = [
+        Host(name, f"{subnet}.{10 + number}", str(directory / name))
+        for number, name in enumerate(names, start=1)
+    ]
+    fleet = Fleet(bridge, subnet, str(key), hosts)
+    state_file().write_text(json.dumps(asdict(fleet), indent=2) + "\n")
+    for host in hosts:
+        _prepare_tree(fleet, host, template)
+        supervisor = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent), "supervise", host.name, str(wheels)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        (Path(host.directory) / "supervisor.pid").write_text(str(supervisor.pid))
+    deadline = time.monotonic() + BOOT_TIMEOUT_S
+    for host in hosts:
+        while not _answers(host.address):
+            if time.monotonic() > deadline:
+                console = (Path(host.directory) / "console.log").read_text(errors="replace")
+                raise RuntimeError(
+                    f"{host.name} did not answer on {host.address}:22 within {BOOT_TIMEOUT_S:.0f} s; "
+                    f"the end of its console:\n{console[-2000:]}"
+                )
+            time.sleep(0.3)
+    return fleet
+
+
+def _end(pid_file: Path, marker: str, first_signal: signal.Signals) -> None:
+    """End the process of a pid file, unless the pid now belongs to something else."""
+    try:
+        pid = int(pid_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return
+    signals = [first_signal, signal.SIGKILL]
+    for number in signals:
+        deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        if not _is_ours(pid, marker):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        while time.monotonic() < deadline and _is_ours(pid, marker):
+            time.sleep(0.1)
+
+
+def _is_ours(pid: int, marker: str) -> bool:
+    try:
+        return marker in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return False
+
+
+def down() -> None:
+    """Remove every trace of this checkout's fleet: processes, mounts, bridge, folders."""
+    directory = run_directory()
+    folders = [path for path in directory.glob("*") if path.is_dir()]
+    for folder in folders:
+        _end(folder / "supervisor.pid", "supervise", signal.SIGKILL)
+    for folder in folders:
+        _end(folder / "nspawn.pid", str(folder), signal.SIGTERM)
+        _run("umount", "--lazy", str(folder / "root"), check=False)
+    _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)
+    shutil.rmtree(directory, ignore_errors=True)
