@@ -1,4 +1,4 @@
-"""The two things worth keeping between runs: the hosts' system tree and the wheels they install from."""
+"""The two things kept between runs: the hosts' system tree and the wheels they install from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paths import REPOSITORY, cache_directory, locked
 SUITE = "bookworm"
 HOST_PYTHON = (3, 11)  # what SUITE ships: the wheels are fetched for it
 # A system that can be rolled out to: a kernel of its own to build an initramfs for, a compiler and
-# Python's headers for the wheel. sudo: the roles become root from an ordinary account, as on real fleets.
+# Python's headers for the wheel, and sudo, since the roles become root from an ordinary account.
 PACKAGES = (
     "ca-certificates",
     "dbus",
@@ -33,7 +33,7 @@ PACKAGES = (
     "zstd",
 )
 USER = "deploy"
-# NVSHMEM's wheel beside what the requirement files pin; pip's own tools serve `--no-index` upgrades.
+# What the roles ask for beside the requirement files: NVSHMEM's wheel and pip's own tools.
 EXTRA_WHEELS = ("nvidia-nvshmem-cu13==3.4.5", "pip", "setuptools", "wheel")
 REQUIREMENTS = ("requirements/runtime.txt", "requirements/build.txt")
 
@@ -97,7 +97,7 @@ def _quoted(script: str) -> str:
 
 
 def wheels() -> Path:
-    """Return the folder of every wheel the roles ask pip for, downloaded once for the hosts' Python."""
+    """Return the folder of every wheel the roles ask pip for, for the hosts' Python."""
     lists = [REPOSITORY / name for name in REQUIREMENTS]
     parent = cache_directory() / "wheels-for-hosts"
     folder = parent / _digest(*(path.read_text() for path in lists), *EXTRA_WHEELS)
@@ -110,7 +110,7 @@ def wheels() -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(unfinished)]
         if sys.version_info[:2] != HOST_PYTHON:
-            command += ["--only-binary=:all:", "--python-version", "%d.%d" % HOST_PYTHON]
+            command += ["--only-binary=:all:", "--python-version", ".".join(map(str, HOST_PYTHON))]
             for platform in (
                 "manylinux_2_28_x86_64",
                 "manylinux_2_17_x86_64",

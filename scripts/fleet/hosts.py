@@ -1,4 +1,4 @@
-"""Boot and remove the test hosts: systemd-nspawn machines on a bridge, each over a copy-on-write tree."""
+"""Boot and remove the test hosts: systemd-nspawn machines on a bridge, over overlay trees."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _prepare_tree(fleet: Fleet, host: Host, template: Path) -> None:
 
 
 def supervise(host: Host, bridge: str, wheels: Path) -> int:
-    """Run the host until it powers off, starting it again when it reboots; one line a boot in `boots`."""
+    """Run the host until it powers off, again after each reboot; one line a boot in `boots`."""
     directory = Path(host.directory)
     command = [
         "systemd-nspawn",
@@ -173,7 +173,7 @@ def up(count: int) -> Fleet:
             if time.monotonic() > deadline:
                 console = (Path(host.directory) / "console.log").read_text(errors="replace")
                 raise RuntimeError(
-                    f"{host.name} did not answer on {host.address}:22 within {BOOT_TIMEOUT_S:.0f} s; "
+                    f"{host.name} did not answer on {host.address} within {BOOT_TIMEOUT_S:.0f} s; "
                     f"the end of its console:\n{console[-2000:]}"
                 )
             time.sleep(0.3)

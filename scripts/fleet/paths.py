@@ -21,19 +21,19 @@ def cache_directory() -> Path:
 
 
 def run_identity() -> str:
-    """Return six hex digits that two checkouts, or two runs with their own `$EPFLEET_RUN`, do not share."""
+    """Return six hex digits of this checkout (and of `$EPFLEET_RUN`, for two fleets of one checkout)."""
     name = os.environ.get("EPFLEET_RUN", "") + str(REPOSITORY)
     return hashlib.sha256(name.encode()).hexdigest()[:6]
 
 
 def run_directory() -> Path:
-    """Return the folder of this checkout's running fleet: its state, its hosts' trees, its ssh key."""
+    """Return the folder of this checkout's fleet: its state, its hosts' trees, its ssh key."""
     return cache_directory() / "run" / run_identity()
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock file at `path`; a second run waits instead of building the same thing."""
+    """Hold an exclusive lock at `path`; a second run waits instead of building the same thing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
