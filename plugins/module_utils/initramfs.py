@@ -1,0 +1,140 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which initramfs images a host has, who builds them, and whether they hold our driver options.
+
+A module inside the image is loaded before the root file system is there, with the options that
+the image holds. So an image with ``nvidia.ko`` and without the options undoes them at each boot.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.archive import (
+    ArchiveError,
+    module_names,
+    read_image,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.procfs import kernels
+
+if TYPE_CHECKING:
+    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+
+NOT_NEEDED, CURRENT, STALE, UNKNOWN = "not_needed", "current", "stale", "unknown"
+INITRAMFS_TOOLS, DRACUT = "initramfs-tools", "dracut"
+_PROGRAM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
+# Debian and Ubuntu; Fedora and RHEL; SUSE; boot loader specification, on /boot or the ESP.
+_IMAGE_PATHS = (
+    "/boot/initrd.img-{0}",
+    "/boot/initramfs-{0}.img",
+    "/boot/initrd-{0}",
+    "/boot/*/{0}/initrd",
+    "/boot/efi/*/{0}/initrd",
+    "/efi/*/{0}/initrd",
+)
+
+
+class ImageState(NamedTuple):
+    """State of one image; ``evidence`` is a sentence that says what was found."""
+
+    state: str
+    evidence: str
+
+
+def tool(host: HostRoot) -> str | None:
+    """The generator this host uses.
+
+    Looked up by program, not by distribution: Ubuntu moves from one to the other, and there
+    ``update-initramfs`` stays as a wrapper around dracut.
+    """
+    for program, name in (("mkinitramfs", INITRAMFS_TOOLS), ("dracut", DRACUT)):
+        if any(host.exists(f"{directory}/{program}") for directory in _PROGRAM_DIRECTORIES):
+            return name
+    return None
+
+
+def images(host: HostRoot) -> list[tuple[str, str]]:
+    """``(kernel release, path)`` of every image of an installed kernel."""
+    found = []
+    for kernel in kernels(host):
+        for pattern in _IMAGE_PATHS:
+            found += [(kernel, path) for path in host.glob(pattern.format(kernel))]
+    return found
+
+
+def facts(host: HostRoot, module: str, require_options: bool) -> list[dict[str, Any]]:
+    """One entry per image; see ``state`` for the meaning of its state."""
+    builder = tool(host)
+    entries: List[Dict[str, Any]] = []
+    wanted = options(modprobe.config_files(host), module)
+    for kernel, path in images(host):
+        result = state(host.path(path), wanted, module, require_options)
+        entries.append(
+            {
+                "kernel": kernel,
+                "path": path,
+                "tool": builder,
+                "state": result.state,
+                "evidence": result.evidence,
+            }
+        )
+    return entries
+
+
+def options(files: List[modprobe.ConfigFile], module: str) -> Dict[str, str]:
+    """What the files alone (no kernel command line) give ``module``."""
+    return modprobe.module_config(files, module).effective()
+
+
+def state(path: str, wanted: Dict[str, str], module: str, require_options: bool) -> ImageState:
+    """Compare the options inside the image at ``path`` with those of the root file system.
+
+    not_needed: the module is not inside, so the root file system's options count at its load.
+    current / stale: the module is inside (or ``require_options`` asks regardless), and the
+    options agree / do not. unknown: the image cannot be read.
+    """
+    try:
+        image = read_image(path, _is_config)
+    except ArchiveError as error:
+        return ImageState(UNKNOWN, str(error))
+    member = module_names(image.names, module)
+    if member is None and not require_options:
+        return ImageState(NOT_NEEDED, f"no {module}.ko inside")
+    inside = options(modprobe.order_archive(image.kept), module)
+    where = f"{member} inside" if member else f"no {module}.ko inside, options asked for"
+    difference = _difference(inside, wanted)
+    if difference:
+        return ImageState(STALE, f"{where}; {difference}")
+    return ImageState(CURRENT, f"{where}; options agree with the root file system")
+
+
+def _is_config(name: str) -> bool:
+    directory, _slash, _base = name.rpartition("/")
+    return "/" + directory in modprobe.DIRECTORIES
+
+
+def _difference(inside: Dict[str, str], wanted: Dict[str, str]) -> Optional[str]:
+    parts = []
+    for parameter in sorted(set(inside) | set(wanted)):
+        if parameter not in inside:
+            parts.append(f"{parameter} is missing")
+        elif parameter not in wanted:
+            parts.append(f"{parameter}={inside[parameter]} is left over")
+        elif not modprobe.same_value(parameter, inside[parameter], wanted[parameter]):
+            parts.append(f"{parameter} is {inside[parameter]} and not {wanted[parameter]}")
+    return ", ".join(parts) or None
+
+
+def build_command(builder: str, kernel: str, output: str) -> list[str]:
+    """The command that writes a new image for ``kernel`` to ``output``, and nothing else."""
+    if builder == INITRAMFS_TOOLS:
+        return ["mkinitramfs", "-o", output, kernel]
+    return ["dracut", "--force", "--kver", kernel, output]
+
+
+def free_bytes(path: str) -> int:
+    """Bytes that root may still write to the file system of ``path``'s directory."""
+    status = os.statvfs(os.path.dirname(path))
+    return status.f_bavail * status.f_frsize
