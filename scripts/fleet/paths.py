@@ -21,7 +21,7 @@ def cache_directory() -> Path:
 
 
 def run_identity() -> str:
-    """Return six hex digits of this checkout (and of `$EPFLEET_RUN`, for two fleets of one checkout)."""
+    """Return six hex digits of this checkout (and of `$EPFLEET_RUN`: two fleets of one)."""
     name = os.environ.get("EPFLEET_RUN", "") + str(REPOSITORY)
     return hashlib.sha256(name.encode()).hexdigest()[:6]
 

@@ -1,0 +1,49 @@
+# `make demo` shows the whole road on this machine; `make test` runs every check. Both can be
+# interrupted and run again.
+PYTHON ?= python3
+ROOT := $(CURDIR)
+BIN := $(ROOT)/.venv/bin
+
+# Everything Ansible, pip and matplotlib would keep in a home directory stays in build/.
+export ANSIBLE_HOME := $(ROOT)/build/ansible
+export ANSIBLE_REMOTE_TEMP := $(ROOT)/build/ansible/remote
+export ANSIBLE_ASYNC_DIR := $(ROOT)/build/ansible/async
+export ANSIBLE_COLLECTIONS_PATH := $(ROOT)/build/collections
+export ANSIBLE_INJECT_FACT_VARS := false
+export MPLCONFIGDIR := $(ROOT)/build/matplotlib
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help demo test lint sanity unit runtime molecule-default molecule-fleet collection clean
+
+help:
+	@echo "make demo    roll out to this machine with 4 ranks and no GPU; report in build/demo/"
+	@echo "make test    every check: lint sanity unit runtime molecule-default molecule-fleet"
+	@echo "make clean   remove build/ and .venv/"
+
+demo: .venv/.demo
+	@scripts/demo
+
+test: .venv/.dev
+	@scripts/check all
+
+lint sanity unit runtime molecule-default molecule-fleet: .venv/.dev
+	@scripts/check $@
+
+collection: .venv/.demo
+	@scripts/collection
+
+# Stamps, not the folder, say that an installation finished: an interrupted one is done again.
+.venv/.demo: requirements/demo.txt
+	@scripts/prerequisites "$(PYTHON)"
+	@"$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --requirement $<
+	@touch $@
+
+.venv/.dev: requirements/dev.txt requirements/runtime.txt requirements/build.txt .venv/.demo
+	@$(BIN)/python -m pip install --quiet --requirement requirements/dev.txt \
+	  --requirement requirements/runtime.txt --requirement requirements/build.txt
+	@touch $@
+
+clean:
+	rm -rf build .venv
