@@ -1,0 +1,61 @@
+// Clean: barrier, zero every word that a wait reads, barrier. The first barrier keeps a fast rank
+// from zeroing what a slow one is still reading, the second from sending into what is being zeroed.
+#include "clean.hpp"
+
+#include "device/protocol.cuh"
+
+namespace ep_runtime {
+namespace {
+
+constexpr int kCleanThreads = 1024;
+
+__device__ void barrier(const CleanParams& p, uint64_t value, const Timing& timing) {
+  const int peer = threadIdx.x;
+  if (peer < p.context.num_ranks && !is_masked(p.context, peer)) {
+    store_release_system(word_at(p.context.peers[peer], p.layout.barrier_at(p.context.rank)),
+                         value);
+    uint64_t word;
+    // A peer may already be one barrier ahead.
+    wait_word(p.context, word_at(p.context.local, p.layout.barrier_at(peer)), timing.start_ns,
+              timing.deadline_ns, WaitSite{Phase::kClean, peer, -1, -1}, word,
+              [=](uint64_t seen) { return seen == value || seen == value + 1; });
+  }
+  __syncthreads();
+}
+
+__device__ void zero_words(uint8_t* base, uint64_t begin, uint64_t end) {
+  for (uint64_t at = begin + threadIdx.x * kWordBytes; at < end; at += kCleanThreads * kWordBytes) {
+    *word_at(base, at) = 0;
+  }
+}
+
+__global__ void __launch_bounds__(kCleanThreads, 1)
+    clean_kernel(const __grid_constant__ CleanParams p) {
+  __shared__ uint64_t clean;
+  __shared__ Timing shared_timing;
+  if (threadIdx.x == 0) {
+    const uint64_t now = global_nanoseconds();
+    shared_timing = {now, now + p.timeout_ns};
+    clean = ++p.context.counters->cleans;
+  }
+  __syncthreads();
+  barrier(p, 2 * clean - 1, shared_timing);
+  uint8_t* local = p.context.local;
+  zero_words(local, p.layout.dispatch_ack, p.layout.barrier);
+  zero_words(local, p.layout.dispatch_count, p.layout.dispatch_row);
+  const uint64_t rows = kSlots * p.context.num_ranks * p.layout.max_tokens;
+  for (uint64_t row = threadIdx.x; row < rows; row += kCleanThreads) {
+    *word_at(local, p.layout.dispatch_row + row * p.layout.dispatch_row_stride) = 0;
+  }
+  __syncthreads();
+  barrier(p, 2 * clean, shared_timing);
+}
+
+}  // namespace
+
+cudaError_t launch_clean(const CleanParams& params, cudaStream_t stream) {
+  clean_kernel<<<1, kCleanThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace ep_runtime

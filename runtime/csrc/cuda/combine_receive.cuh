@@ -1,0 +1,112 @@
+// Combine, receive phase. A block waits for the rows of one token (or shares a token with other
+// blocks when there are few) and sums them with the caller's weights, in float32 and in top-k
+// order, so that the result has the same bits on every run.
+#pragma once
+
+#include "combine.hpp"
+#include "device/logfmt.cuh"
+#include "device/protocol.cuh"
+
+namespace ep_runtime {
+
+struct CombineReceiveShared {
+  const uint8_t* row[kMaxTopk];  // null: contributes nothing
+  float weight[kMaxTopk];
+};
+
+// Thread k waits for the row of selection k.
+__device__ __forceinline__ void wait_rows(const CombineParams& p, CombineReceiveShared& shared,
+                                          int token, bool count_wait, uint64_t epoch,
+                                          const Timing& timing) {
+  const int k = threadIdx.x;
+  if (k >= p.num_topk) return;
+  shared.row[k] = nullptr;
+  const int64_t expert = p.topk_idx[token * p.num_topk + k];
+  if (expert < 0 || expert >= p.num_experts) return;
+  const int rank = static_cast<int>(expert) / p.experts_per_rank;
+  if (is_masked(p.context, rank)) return;
+  const int slot = slot_of(epoch);
+  const int64_t since = clock64();
+  uint64_t word;
+  if (!wait_word(p.context, word_at(p.context.local, p.layout.combine_flag_at(slot, token, k)),
+                 timing.start_ns, timing.deadline_ns,
+                 WaitSite{Phase::kCombineReceive, rank, static_cast<int>(expert), token}, word,
+                 [=](uint64_t value) { return value == epoch; })) {
+    return;
+  }
+  if (count_wait && p.wait_stats != nullptr) {
+    atomicAdd(p.wait_stats + rank, static_cast<unsigned long long>(clock64() - since));
+  }
+  shared.row[k] = p.context.local + p.layout.combine_row_at(slot, token, k);
+  shared.weight[k] = p.topk_weights[token * p.num_topk + k];
+}
+
+__device__ __forceinline__ void accumulate(const uint4& words, float weight, float* sums) {
+  const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float low;
+    float high;
+    unpack_bf16(pairs[i], low, high);
+    sums[2 * i] = fmaf(weight, low, sums[2 * i]);
+    sums[2 * i + 1] = fmaf(weight, high, sums[2 * i + 1]);
+  }
+}
+
+template <bool kLogfmt>
+__device__ __forceinline__ void sum_chunk(const CombineParams& p,
+                                          const CombineReceiveShared& shared, int chunk,
+                                          float (&sums)[kChannelsPerThread]) {
+  const int group = chunk / kThreadsPerScale;
+#pragma unroll 4
+  for (int k = 0; k < p.num_topk; ++k) {
+    const uint8_t* row = shared.row[k];
+    if (row == nullptr) continue;
+    const float weight = shared.weight[k];
+    if constexpr (kLogfmt) {
+      const uint32_t trailer =
+          reinterpret_cast<const uint32_t*>(row + 2 * p.hidden)[group / 32];
+      if (trailer >> (group % 32) & 1u) {
+        float values[kChannelsPerThread];
+        decode_logfmt(row + group * kGroupBytes, chunk % kThreadsPerScale, values);
+#pragma unroll
+        for (int i = 0; i < kChannelsPerThread; ++i) sums[i] = fmaf(weight, values[i], sums[i]);
+        continue;
+      }
+    }
+    const uint4* words = reinterpret_cast<const uint4*>(row) + 2 * chunk;
+    const uint4 first = load_stream(words);
+    const uint4 second = load_stream(words + 1);
+    accumulate(first, weight, sums);
+    accumulate(second, weight, sums + 8);
+  }
+}
+
+template <bool kLogfmt>
+__device__ void combine_receive(const CombineParams& p, CombineReceiveShared& shared,
+                                uint64_t epoch, const Timing& timing) {
+  const int chunks = p.hidden / kChannelsPerThread;
+  const int blocks = static_cast<int>(gridDim.x);
+  const int num_parts =
+      max(1, min(blocks / max(1, p.num_tokens), (chunks + 31) / 32));
+  const int per_part = (chunks + num_parts - 1) / num_parts;
+  for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
+    const int token = unit / num_parts;
+    const int part = unit % num_parts;
+    wait_rows(p, shared, token, part == 0, epoch, timing);
+    __syncthreads();
+    const int end = min(chunks, (part + 1) * per_part);
+    for (int chunk = part * per_part + threadIdx.x; chunk < end; chunk += blockDim.x) {
+      float sums[kChannelsPerThread] = {};
+      sum_chunk<kLogfmt>(p, shared, chunk, sums);
+      uint4* out = p.out + (static_cast<int64_t>(token) * chunks + chunk) * 2;
+      out[0] = {pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]),
+                pack_bf16(sums[4], sums[5]), pack_bf16(sums[6], sums[7])};
+      out[1] = {pack_bf16(sums[8], sums[9]), pack_bf16(sums[10], sums[11]),
+                pack_bf16(sums[12], sums[13]), pack_bf16(sums[14], sums[15])};
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace ep_runtime

@@ -1,0 +1,208 @@
+// Dispatch, receive phase. Counts from all ranks give every row its final place; then each warp
+// takes a row (or a part of one), waits for that row's own flag and copies it to the experts that
+// selected it. Rows that have arrived are copied while others are still on the wire.
+#pragma once
+
+#include "device/protocol.cuh"
+#include "device/quantize.cuh"
+#include "dispatch.hpp"
+
+namespace ep_runtime {
+
+__device__ __forceinline__ void add_wait(const DispatchParams& p, int source, int64_t since) {
+  if (p.wait_stats == nullptr) return;
+  atomicAdd(p.wait_stats + source, static_cast<unsigned long long>(clock64() - since));
+}
+
+// Every block learns all counts: `counts` [L, R], `rows` [R].
+__device__ inline void receive_counts(const DispatchParams& p, int* counts, int* rows,
+                                      uint64_t epoch, const Timing& timing) {
+  const int num_ranks = p.context.num_ranks;
+  const int slot = slot_of(epoch);
+  const uint64_t* count_words = word_at(p.context.local, p.layout.dispatch_count_at(slot, 0, 0));
+  const uint64_t* row_words = word_at(p.context.local, p.layout.dispatch_rows_at(slot, 0));
+  const auto arrived = [=](uint64_t word) { return has_tag(word, epoch); };
+  for (int i = threadIdx.x; i < p.num_experts + num_ranks; i += blockDim.x) {
+    const bool is_count = i < p.num_experts;
+    const int source = is_count ? i % num_ranks : i - p.num_experts;
+    const int expert = is_count ? i / num_ranks : -1;
+    int value = 0;
+    if (!is_masked(p.context, source)) {
+      const int64_t since = clock64();
+      uint64_t word;
+      const WaitSite site{Phase::kDispatchReceive, source,
+                          is_count ? p.context.rank * p.experts_per_rank + expert : -1, -1};
+      if (wait_word(p.context, is_count ? count_words + i : row_words + source, timing.start_ns,
+                    timing.deadline_ns, site, word, arrived)) {
+        value = static_cast<int>(static_cast<uint32_t>(word));
+      }
+      if (is_count && blockIdx.x == 0) add_wait(p, source, since);
+    }
+    (is_count ? counts[i] : rows[source]) = value;
+  }
+}
+
+// Turns `counts` into first rows; the first block also hands out what the caller gets to see.
+__device__ inline void place_ranks(const DispatchParams& p, int* counts) {
+  const int num_ranks = p.context.num_ranks;
+  for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) {
+    int begin = 0;
+    for (int source = 0; source < num_ranks; ++source) {
+      const int count = counts[e * num_ranks + source];
+      counts[e * num_ranks + source] = begin;
+      if (blockIdx.x == 0) {
+        p.layout_range[e * num_ranks + source] = static_cast<int64_t>(begin) << 32 | count;
+      }
+      begin += count;
+    }
+    if (blockIdx.x != 0) continue;
+    p.recv_count[e] = begin;
+    if (p.cumulative_stats != nullptr) atomicAdd(p.cumulative_stats + e, begin);
+  }
+}
+
+// Exclusive prefix sum of rows[0..n) by the last warp; rows[n] becomes the total.
+__device__ inline void prefix_rows(int* rows, int n) {
+  if (threadIdx.x < blockDim.x - 32) return;
+  const int lane = threadIdx.x % 32;
+  int carry = 0;
+  for (int first = 0; first < n; first += 32) {
+    const int own = first + lane < n ? rows[first + lane] : 0;
+    int sum = own;
+#pragma unroll
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, sum, offset);
+      if (lane >= offset) sum += other;
+    }
+    if (first + lane < n) rows[first + lane] = carry + sum - own;
+    carry += __shfl_sync(0xffffffffu, sum, 31);
+  }
+  if (lane == 0) rows[n] = carry;
+}
+
+// Last index in the ascending `begins` whose value is not above `position`.
+__device__ __forceinline__ int find_segment(const int* begins, int n, int position) {
+  int low = 0;
+  int high = n;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (begins[middle] <= position ? low : high) = middle;
+  }
+  return low;
+}
+
+// Copies part `part` of `num_parts` of one arrived row to all its places. Lane l knows entry l.
+template <bool kFp8>
+__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row,
+                                            int place, int num_places, int part, int num_parts) {
+  const int lane = threadIdx.x % 32;
+  const int stride = num_parts * 32;
+  const uint4* payload = reinterpret_cast<const uint4*>(row + p.layout.payload_offset);
+  const int words = p.hidden / (kFp8 ? 16 : 8);
+  constexpr int kUnroll = 4;
+  for (int first = part * 32; first < words; first += stride * kUnroll) {
+    uint4 values[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const int word = first + i * stride + lane;
+      if (word < words) values[i] = load_stream(payload + word);
+    }
+    for (int l = 0; l < num_places; ++l) {
+      const int target = __shfl_sync(0xffffffffu, place, l);
+      if (target < 0) continue;
+      uint4* out = reinterpret_cast<uint4*>(p.recv_x) + static_cast<int64_t>(target) * words;
+#pragma unroll
+      for (int i = 0; i < kUnroll; ++i) {
+        const int word = first + i * stride + lane;
+        if (word < words) store_stream(out + word, values[i]);
+      }
+    }
+  }
+}
+
+// Scales go to token-contiguous columns, as grouped GEMMs want them.
+__device__ __forceinline__ void scatter_scales(const DispatchParams& p, const uint8_t* row,
+                                               int place, int num_places, int part,
+                                               int num_parts) {
+  const int lane = threadIdx.x % 32;
+  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
+  const uint8_t* inverses = row + p.layout.scales_offset;
+  const int columns = p.hidden / (p.use_ue8m0 ? 4 * kChannelsPerScale : kChannelsPerScale);
+  for (int first = part * 32; first < columns; first += num_parts * 32) {
+    const int column = first + lane;
+    const bool valid = column < columns;
+    uint32_t value = 0;
+    if (valid) {
+      value = p.use_ue8m0 ? pack_ue8m0(reinterpret_cast<const float4*>(inverses)[column])
+                          : reinterpret_cast<const uint32_t*>(inverses)[column];
+    }
+    for (int l = 0; l < num_places; ++l) {
+      const int target = __shfl_sync(0xffffffffu, place, l);
+      if (target < 0 || !valid) continue;
+      const int expert = target / rows_per_expert;
+      const int64_t at = (static_cast<int64_t>(expert) * columns + column) * rows_per_expert +
+                         target % rows_per_expert;
+      static_cast<uint32_t*>(p.scales)[at] = value;
+    }
+  }
+}
+
+template <bool kFp8>
+__device__ inline void receive_row(const DispatchParams& p, const int* begins, int source,
+                                   int row_index, int part, int num_parts, uint64_t epoch,
+                                   const Timing& timing) {
+  const int lane = threadIdx.x % 32;
+  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
+  const uint8_t* row =
+      p.context.local + p.layout.dispatch_row_at(slot_of(epoch), source, row_index);
+  int arrived = 0;
+  if (lane == 0) {
+    const int64_t since = clock64();
+    uint64_t word;
+    arrived = wait_word(p.context, reinterpret_cast<const uint64_t*>(row), timing.start_ns,
+                        timing.deadline_ns,
+                        WaitSite{Phase::kDispatchReceive, source, -1, row_index}, word,
+                        [=](uint64_t value) { return value == epoch; });
+    if (part == 0) add_wait(p, source, since);
+  }
+  if (!__shfl_sync(0xffffffffu, arrived, 0)) return;
+  __syncwarp();  // a shuffle passes values, not lane 0's acquire
+  const uint2 head = *reinterpret_cast<const uint2*>(row + 8);
+  const int num_places = static_cast<int>(head.y);
+  int place = -1;
+  if (lane < num_places) {
+    const uint64_t entry = reinterpret_cast<const uint64_t*>(row + p.layout.route_offset)[lane];
+    const int expert = static_cast<int>(entry & 0xffffu);
+    if (expert != 0xffff) {
+      place = expert * rows_per_expert + begins[expert * p.context.num_ranks + source] +
+              static_cast<int>(entry >> 32);
+      if (part == 0) {
+        p.src_info[place] = static_cast<int>(head.x);
+        // The combine needs the source rank and the place in the top-k row to answer.
+        p.src_info[p.num_experts * p.max_tokens + place] =
+            source << 8 | static_cast<int>((entry >> 16) & 0xffu);
+      }
+    }
+  }
+  scatter_row<kFp8>(p, row, place, num_places, part, num_parts);
+  if constexpr (kFp8) scatter_scales(p, row, place, num_places, part, num_parts);
+}
+
+template <bool kFp8>
+__device__ void receive_rows(const DispatchParams& p, const int* begins, const int* row_begins,
+                             uint64_t epoch, const Timing& timing) {
+  const int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
+  const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+  const int num_rows = row_begins[p.context.num_ranks];
+  if (num_rows == 0) return;
+  const int warps_of_words = (p.hidden / (kFp8 ? 16 : 8) + 31) / 32;
+  const int num_parts = max(1, min(num_warps / num_rows, warps_of_words));
+  for (int unit = warp; unit < num_rows * num_parts; unit += num_warps) {
+    const int row = unit / num_parts;
+    const int source = find_segment(row_begins, p.context.num_ranks, row);
+    receive_row<kFp8>(p, begins, source, row - row_begins[source], unit % num_parts, num_parts,
+                      epoch, timing);
+  }
+}
+
+}  // namespace ep_runtime
