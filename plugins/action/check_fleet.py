@@ -1,0 +1,109 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Action check_fleet: refuse a run with bad input before it changes anything.
+
+Runs on the controller and connects to nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import inputs
+
+_ROLES = Path(__file__).resolve().parents[2] / "roles"
+_ROLE_VARIABLES = {
+    "nvshmem": ("nvshmem_version", "nvshmem_cuda_major"),
+    "ep_benchmark": (
+        "ep_benchmark_num_tokens",
+        "ep_benchmark_hidden",
+        "ep_benchmark_num_experts",
+        "ep_benchmark_num_topk",
+        "ep_benchmark_ranks_per_host",
+        "ep_benchmark_dtype",
+    ),
+}
+
+
+class ActionModule(ActionBase):
+    """See the documentation of module check_fleet."""
+
+    TRANSFERS_FILES = False
+    _supports_check_mode = True
+    _requires_connection = False
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Check one stage and fail with every problem found, one sentence each."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        variables: dict[str, Any] = task_vars or {}
+        _validated, arguments = self.validate_argument_spec(
+            argument_spec={
+                "stage": {
+                    "type": "str",
+                    "required": True,
+                    "choices": ["inventory", "host", "fleet"],
+                },
+                "hosts": {"type": "list", "elements": "str", "default": []},
+                "pattern": {"type": "str", "default": "ep_fleet"},
+            }
+        )
+        if arguments["stage"] == "inventory":
+            problems = self._inventory(arguments["hosts"], arguments["pattern"])
+        elif arguments["stage"] == "host":
+            own = self._own(variables)
+            settings = inputs.settings(own)
+            problems = inputs.host_problems(own, settings)
+            result["ansible_facts"] = {"epfleet_settings": settings}
+        else:
+            problems = self._fleet(arguments["hosts"], variables["hostvars"])
+        if problems:
+            raise AnsibleError(" ".join(problems))
+        result["changed"] = False
+        return result
+
+    @staticmethod
+    def _inventory(hosts: list[str], pattern: str) -> list[str]:
+        if hosts:
+            return []
+        return [
+            f"epfleet_hosts is {pattern!r}, and the inventory has no host there; put the fleet's"
+            f" hosts in the group, or name another pattern with -e epfleet_hosts=PATTERN."
+        ]
+
+    def _own(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """The variables that this host's run would use, role defaults included."""
+        names = ["epfleet_" + name for name in inputs.SETTINGS]
+        own = {name: self._templar.template(variables[name]) for name in names if name in variables}
+        for role, role_variables in _ROLE_VARIABLES.items():
+            defaults = self._defaults(role)
+            for name in role_variables:
+                value = variables.get(name, defaults.get(name))
+                if name in variables or not self._templar.is_template(value):
+                    own[name] = self._templar.template(value)
+        return own
+
+    @staticmethod
+    def _defaults(role: str) -> dict[str, Any]:
+        path = _ROLES / role / "defaults" / "main.yml"
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return content if isinstance(content, dict) else {}
+
+    def _fleet(self, hosts: list[str], hostvars: Any) -> list[str]:
+        """Compare the hosts; ranks and experts are those that the benchmark would use."""
+        fleet = {}
+        for host in hosts:
+            every = hostvars[host]
+            picked: dict[str, Any] = {"epfleet": every["ansible_facts"]["epfleet"]}
+            for role, names in _ROLE_VARIABLES.items():
+                defaults = self._defaults(role)
+                for name in names:
+                    value = every[name] if name in every else defaults.get(name)
+                    picked[name] = None if self._templar.is_template(value) else value
+            fleet[host] = picked
+        return inputs.fleet_problems(fleet)

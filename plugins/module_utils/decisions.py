@@ -1,0 +1,222 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from a host's facts: its mode, its option file, whether it must reboot.
+
+Every answer comes from state, never from what an earlier task changed, so a run that was killed
+anywhere reaches the same end when it is started again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional
+
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import (
+    MODULE,
+    OPTIONS_FILE,
+)
+
+PREFIX = "NVreg_"
+DWORDS = PREFIX + "RegistryDwords"
+_HEADER = "# Managed by the epfleet.expert_parallel collection; changes here are overwritten.\n"
+_KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
+_VALUE = re.compile(r"^[A-Za-z0-9_.:=+-]*$")
+_REFUSING_COMMANDS = ("true", "false")
+
+
+def resolve_mode(facts: Dict[str, Any], requested: str, policy: str, hosts: int) -> str:
+    """The mode a host runs in: ``gpu``, ``cpu``, ``off`` or ``reference``.
+
+    auto takes ``reference`` without a GPU; ``off`` on a fleet of one host, which has no remote
+    GPU to reach; ``cpu`` where a reboot is forbidden and the options are not live; else ``gpu``.
+    """
+    if requested != "auto":
+        return requested
+    if not facts["nvidia"]["gpu_count"]:
+        return "reference"
+    if hosts == 1:
+        return "off"
+    plan = driver_plan(facts, {"EnableStreamMemOPs": 1}, {"PeerMappingOverride": 1}, True)
+    if policy == "never" and plan["live"] != "yes":
+        return "cpu"
+    return "gpu"
+
+
+def driver_plan(
+    facts: Dict[str, Any], options: Dict[str, Any], dwords: Dict[str, Any], take_over: bool
+) -> Dict[str, Any]:
+    """The option file for a host, whether it is there, and what stands in its way.
+
+    ``live`` is ``yes``, ``no`` or ``unknown`` (the module is not loaded). ``planned`` is what
+    ``reboot_need`` takes in check mode. ``problems`` are sentences; with any of them the file
+    must not be written.
+    """
+    problems = _bad_entries(options, "nvidia_driver_options")
+    problems += _bad_entries(dwords, "nvidia_driver_registry_dwords")
+    wanted = {PREFIX + name: _text(value) for name, value in options.items()}
+    entries = {name: _text(value) for name, value in dwords.items()}
+    if DWORDS in wanted:
+        problems.append(
+            "nvidia_driver_options must not name RegistryDwords; give its entries in"
+            " nvidia_driver_registry_dwords."
+        )
+    config = facts["nvidia"]["modprobe"]
+    foreign = [item for item in config["assignments"] if item["source"] != OPTIONS_FILE]
+    if entries:
+        wanted[DWORDS] = _join(entries)
+    for item in foreign:
+        if item["parameter"] in wanted:
+            problems += _conflict(item, wanted[item["parameter"]], entries, take_over)
+    for rule in config["rules"]:
+        command = (rule["text"].split() or [""])[0].rsplit("/", 1)[-1]
+        if rule["kind"] == "install" and command in _REFUSING_COMMANDS:
+            problems.append(
+                f"{rule['source']}:{rule['line']} (install {MODULE} {rule['text']}) keeps the"
+                " driver from loading; remove that line."
+            )
+    if entries:
+        wanted[DWORDS] = _join(entries)
+    content = None
+    if wanted:
+        line = " ".join(f"{name}={_quoted(name, value)}" for name, value in wanted.items())
+        content = f"{_HEADER}options {MODULE} {line}\n"
+    live = _live(wanted, facts["nvidia"]["params"])
+    current = config["own"] == content
+    reload = live == "no" if wanted else not current and facts["nvidia"]["module_loaded"]
+    return {
+        "path": OPTIONS_FILE,
+        "content": content,
+        "wanted": wanted,
+        "current": current,
+        "would_load": _satisfied(wanted, config["options"]),
+        "live": live,
+        "planned": {"change": not current, "reload": reload},
+        "problems": problems,
+    }
+
+
+def _conflict(
+    item: Dict[str, Any], wanted: str, entries: Dict[str, str], take_over: bool
+) -> List[str]:
+    """Problems with someone else's assignment; with ``take_over`` its entries join ours."""
+    parameter, value = item["parameter"], item["value"]
+    where = f"{item['source']}:{item['line']} sets {parameter}={value}"
+    if _read_after_ours(item["source"]):
+        if _agrees(parameter, wanted, value):
+            return []
+        return [
+            f"{where}, which the kernel reads after {OPTIONS_FILE} and so puts in its place;"
+            " remove it there."
+        ]
+    theirs = modprobe.registry_dwords(value) if parameter == DWORDS else {}
+    lost = {key: number for key, number in theirs.items() if entries.get(key) != number}
+    if parameter == DWORDS:
+        if not lost:
+            return []
+        if take_over:
+            for key, number in lost.items():
+                entries.setdefault(key, number)
+            return []
+    elif take_over or modprobe.same_value(parameter, value, wanted):
+        return []
+    return [
+        f"{where}, which {OPTIONS_FILE} would override; remove it there, or set"
+        " nvidia_driver_take_over to true to let ours win (registry entries that ours lacks are"
+        " carried over)."
+    ]
+
+
+def _read_after_ours(source: str) -> bool:
+    if source == modprobe.COMMAND_LINE:
+        return True
+    return source.rsplit("/", 1)[-1] > OPTIONS_FILE.rsplit("/", 1)[-1]
+
+
+def reboot_need(
+    facts: Dict[str, Any], policy: str, planned: Optional[Dict[str, bool]] = None
+) -> Dict[str, Any]:
+    """Whether a host must reboot, and whether the policy has it rebooted now.
+
+    ``needed``: the loaded module lacks what its next load would get. ``due``: needed and allowed,
+    or policy ``always`` and no boot since the roles last changed what a boot reads. ``planned`` is
+    what the roles would have changed, had they not run in check mode.
+    """
+    planned = planned or {"change": False, "reload": False}
+    nvidia = facts["nvidia"]
+    config, params = nvidia["modprobe"], nvidia["params"]
+    ours = {i["parameter"] for i in config["assignments"] if i["source"] == OPTIONS_FILE}
+    reasons = []
+    for parameter in sorted(ours):
+        name = parameter[len(PREFIX) :] if parameter.startswith(PREFIX) else parameter
+        if params is None or name not in params:
+            continue
+        load = config["options"][parameter]
+        if not modprobe.same_value(parameter, params[name], load):
+            reasons.append(
+                f"{name} is {params[name] or 'empty'} in the loaded driver, {load} at its next load"
+            )
+    changes = facts["changes"]
+    this_boot = changes is None or changes.get("boot_id") == facts["boot"]["boot_id"]
+    if not ours and changes is not None and this_boot and nvidia["module_loaded"]:
+        reasons.append("the options were removed in this boot, the loaded driver still has them")
+    if planned["reload"] and not reasons:
+        reasons.append("the loaded driver would not have the options that this run writes")
+    needed = bool(reasons)
+    touched = planned["change"] or (this_boot and (bool(ours) or changes is not None))
+    if policy == "always" and not needed and touched:
+        reasons.append("the policy is always, and the options or an image changed in this boot")
+    due = policy != "never" and bool(reasons)
+    return {"needed": needed, "due": due, "reasons": reasons}
+
+
+def stale_images(facts: Dict[str, Any]) -> List[str]:
+    """One sentence for each image whose options a boot would take although they are not right."""
+    return [
+        f"kernel {item['kernel']}: {item['path']} ({item['evidence']})"
+        for item in facts["initramfs"]
+        if item["state"] == "stale"
+    ]
+
+
+def _agrees(parameter: str, wanted: str, value: Optional[str]) -> bool:
+    """Whether ``value`` gives what ``wanted`` asks; registry entries beyond it are no matter."""
+    if parameter == DWORDS:
+        given = modprobe.registry_dwords(value)
+        asked = modprobe.registry_dwords(wanted)
+        return all(given.get(key) == number for key, number in asked.items())
+    return modprobe.same_value(parameter, wanted, value)
+
+
+def _satisfied(wanted: Dict[str, str], given: Dict[str, str]) -> bool:
+    return all(
+        name in given and _agrees(name, value, given[name]) for name, value in wanted.items()
+    )
+
+
+def _live(wanted: Dict[str, str], params: Optional[Dict[str, str]]) -> str:
+    if params is None:
+        return "unknown"
+    given = {PREFIX + name: value for name, value in params.items()}
+    return "yes" if _satisfied(wanted, given) else "no"
+
+
+def _bad_entries(entries: Dict[str, Any], variable: str) -> List[str]:
+    return [
+        f"{variable} has an entry {name!r}: {value!r} that cannot stand in a modprobe.d line; use"
+        " letters, digits and _ for names, and numbers or plain words for values."
+        for name, value in entries.items()
+        if not _KEY.match(str(name)) or not _VALUE.match(_text(value)) or _text(value) == ""
+    ]
+
+
+def _text(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _join(entries: Dict[str, str]) -> str:
+    return "".join(f"{key}={value};" for key, value in entries.items())
+
+
+def _quoted(name: str, value: str) -> str:
+    return f'"{value}"' if name == DWORDS else value

@@ -1,0 +1,144 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The fleet's settings with their defaults, and one sentence for each that cannot be right."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import nvshmem
+
+MODES = ("auto", "gpu", "cpu", "off")
+POLICIES = ("never", "when_needed", "always")
+DTYPES = ("fp8", "bf16")
+MAX_TOPK = 32
+HIDDEN_MULTIPLE = 128
+DEFAULT_RANKS = 2
+
+SETTINGS: Dict[str, Any] = {
+    "ibgda_mode": "auto",
+    "reboot_policy": "when_needed",
+    "failure_budget": 0,
+    "pip_args": [],
+    "become": True,
+}
+
+
+def settings(variables: Dict[str, Any]) -> Dict[str, Any]:
+    """The ``epfleet_*`` variables without their prefix, defaults filled in; checked by ``host``."""
+    values = {name: variables.get("epfleet_" + name, default) for name, default in SETTINGS.items()}
+    # Values given with -e on the command line are strings.
+    values["become"] = _boolean(values["become"])
+    if isinstance(values["failure_budget"], str) and values["failure_budget"].isdigit():
+        values["failure_budget"] = int(values["failure_budget"])
+    return values
+
+
+def host_problems(variables: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
+    """Problems visible from one host's variables alone, before anything is connected to."""
+    problems = []
+    for name, choices in (("ibgda_mode", MODES), ("reboot_policy", POLICIES)):
+        # YAML reads a bare off as false.
+        if name == "ibgda_mode" and values[name] is False:
+            values[name] = "off"
+        if values[name] not in choices:
+            problems.append(
+                f"epfleet_{name} is {values[name]!r}; it must be one of {', '.join(choices)}."
+            )
+    if not isinstance(values["become"], bool):
+        problems.append(f"epfleet_become is {values['become']!r}; it must be true or false.")
+    budget = values["failure_budget"]
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+        problems.append(
+            f"epfleet_failure_budget is {budget!r}; it must be a number of hosts, 0 or more."
+        )
+    arguments = values["pip_args"]
+    if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
+        problems.append(f"epfleet_pip_args is {arguments!r}; it must be a list of pip arguments.")
+    problems += _nvshmem_problems(variables)
+    return problems + _benchmark_problems(variables)
+
+
+def _nvshmem_problems(variables: Dict[str, Any]) -> List[str]:
+    version = str(variables.get("nvshmem_version", nvshmem.FLOOR))
+    try:
+        if nvshmem.version_key(version) >= nvshmem.version_key(nvshmem.FLOOR):
+            return []
+    except ValueError as error:
+        return [f"nvshmem_version: {error}."]
+    return [f"nvshmem_version is {version}; low-latency kernels need {nvshmem.FLOOR} or newer."]
+
+
+def _benchmark_problems(variables: Dict[str, Any]) -> List[str]:
+    numbers: Dict[str, int] = {}
+    problems = []
+    for name in ("num_tokens", "hidden", "num_experts", "num_topk", "ranks_per_host"):
+        variable = "ep_benchmark_" + name
+        if variables.get(variable) is None:
+            continue
+        try:
+            numbers[name] = int(variables[variable])
+        except (TypeError, ValueError):
+            problems.append(f"{variable} is {variables[variable]!r}; it must be a whole number.")
+            continue
+        if numbers[name] < (0 if name == "ranks_per_host" else 1):
+            problems.append(f"{variable} is {numbers[name]}; it must be greater than zero.")
+    hidden = numbers.get("hidden", HIDDEN_MULTIPLE)
+    if hidden % HIDDEN_MULTIPLE:
+        problems.append(
+            f"ep_benchmark_hidden is {hidden}; it must be a multiple of {HIDDEN_MULTIPLE}."
+        )
+    topk = numbers.get("num_topk", 1)
+    if topk > min(MAX_TOPK, numbers.get("num_experts", MAX_TOPK)):
+        problems.append(
+            f"ep_benchmark_num_topk is {topk}; it must be at most {MAX_TOPK} and at most"
+            f" ep_benchmark_num_experts ({numbers.get('num_experts')})."
+        )
+    dtype = variables.get("ep_benchmark_dtype")
+    if dtype is not None and dtype not in DTYPES:
+        problems.append(f"ep_benchmark_dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}.")
+    return problems
+
+
+def fleet_problems(hosts: Dict[str, Dict[str, Any]]) -> List[str]:
+    """Problems visible only over all hosts: ``{host: {variable: value, "epfleet": facts}}``."""
+    problems = []
+    majors: Dict[int, List[str]] = {}
+    ranks = 0
+    for name, variables in hosts.items():
+        facts = variables["epfleet"]
+        major = variables.get("nvshmem_cuda_major") or facts["cuda"]["major"]
+        if major:
+            majors.setdefault(int(major), []).append(name)
+        given = int(variables.get("ep_benchmark_ranks_per_host") or 0)
+        ranks += given or facts["nvidia"]["gpu_count"] or DEFAULT_RANKS
+    if len(majors) > 1:
+        told = "; ".join(f"CUDA {major}: {_some(names)}" for major, names in sorted(majors.items()))
+        problems.append(
+            "nvshmem_cuda_major: all hosts of one run need the same CUDA major, but here are"
+            f" {told}. Run them apart with --limit, or set nvshmem_cuda_major for all."
+        )
+    experts = next(
+        (
+            int(v["ep_benchmark_num_experts"])
+            for v in hosts.values()
+            if v.get("ep_benchmark_num_experts") is not None
+        ),
+        None,
+    )
+    if experts is not None and ranks and experts % ranks:
+        problems.append(
+            f"ep_benchmark_num_experts is {experts}; it must be divisible by the number of ranks,"
+            f" {ranks} on {len(hosts)} hosts."
+        )
+    return problems
+
+
+def _some(names: List[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+def _boolean(value: Any) -> Any:
+    words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    return words.get(value.lower(), value) if isinstance(value, str) else value
