@@ -1,0 +1,93 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Send the runtime's source to a host, build the wheel there, keep it on the controller."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.epfleet.expert_parallel.plugins.action.ep_runtime_plan import RUNTIME
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cache import (
+    lookup,
+    store,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_source import (
+    read_source,
+    source_archive,
+    source_digest,
+)
+
+
+class ActionModule(ActionBase):
+    """See the documentation of the module of the same name."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Build unless the cache has the wheel already; return where it is."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        given = dict(self._task.args)
+        cache = os.path.expanduser(given["cache"])
+        try:
+            entry, _problem = lookup(cache, given["key"])
+            if entry is not None:
+                result.update(changed=False, wheel=entry["path"], sha256=entry["sha256"])
+                return result
+            if not self._task.check_mode:
+                given["archive"] = self._send_source(given["inputs"]["source"])
+            built = self._execute_module(
+                module_name="epfleet.expert_parallel.ep_runtime_build",
+                module_args=given,
+                task_vars=task_vars,
+            )
+            content = built.pop("content", None)
+            result.update(built)
+            if content is not None:
+                self._keep(result, cache, given, base64.b64decode(content), task_vars or {})
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return result
+
+    def _send_source(self, wanted: str) -> str:
+        content = read_source(RUNTIME)
+        if source_digest(content) != wanted:
+            raise AnsibleActionFail(
+                f"The source in {RUNTIME} has changed since this run began: start it again"
+            )
+        remote: str = self._connection._shell.join_path(
+            self._connection._shell.tmpdir, "source.tar.gz"
+        )
+        self._transfer_data(remote, source_archive(content))
+        self._fixup_perms2((self._connection._shell.tmpdir, remote))
+        return remote
+
+    def _keep(
+        self,
+        result: dict[str, Any],
+        cache: str,
+        given: dict[str, Any],
+        content: bytes,
+        task_vars: dict[str, Any],
+    ) -> None:
+        if hashlib.sha256(content).hexdigest() != result["sha256"]:
+            raise AnsibleActionFail("The wheel was damaged on its way from the host: run again")
+        about = {
+            "payload": result["payload"],
+            "inputs": given["inputs"],
+            "built_on": task_vars.get("inventory_hostname", ""),
+        }
+        try:
+            entry = store(cache, given["key"], result["file"], content, about)
+        except OSError as error:
+            raise AnsibleActionFail(
+                f"The wheel cannot be kept in ep_runtime_cache ({cache}): {error}"
+            ) from error
+        result.update(wheel=entry["path"], sha256=entry["sha256"])

@@ -1,0 +1,63 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Bring the wheel from the controller's cache to a host, where one is needed, and install it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cache import lookup
+
+
+class ActionModule(ActionBase):
+    """See the documentation of the module of the same name."""
+
+    TRANSFERS_FILES = True
+    _supports_check_mode = True
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Ask the host first; send the wheel only when the host lacks it."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        given = dict(self._task.args)
+        try:
+            entry, problem = None, ""
+            if given.get("state", "present") == "present":
+                entry, problem = lookup(os.path.expanduser(given["cache"]), given["key"])
+                given["payload"] = entry["payload"] if entry else None
+            answer = self._module(given, task_vars)
+            if answer.get("reasons") and not answer.get("failed") and not self._task.check_mode:
+                if entry is None:
+                    raise AnsibleActionFail(
+                        "There is no wheel for this host ({}): {}. If another host was to build "
+                        "it, see that host's error.".format(given["key"], problem)
+                    )
+                given["wheel"] = self._send(entry["path"])
+                answer = self._module(given, task_vars)
+            result.update(answer)
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return result
+
+    def _module(
+        self, arguments: dict[str, Any], task_vars: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = self._execute_module(
+            module_name="epfleet.expert_parallel.ep_runtime_install",
+            module_args=arguments,
+            task_vars=task_vars,
+        )
+        return answer
+
+    def _send(self, wheel: str) -> str:
+        shell = self._connection._shell
+        if not shell.tmpdir:
+            self._make_tmp_path()
+        remote: str = shell.join_path(shell.tmpdir, os.path.basename(wheel))
+        self._transfer_file(wheel, remote)
+        self._fixup_perms2((shell.tmpdir, remote))
+        return remote

@@ -1,0 +1,146 @@
+#!/usr/bin/python
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ep_runtime_build
+short_description: Build the ep_runtime wheel on a host and keep it on the controller
+version_added: 0.1.0
+description:
+  - Sends the collection's C(runtime/) folder to the host, builds the wheel there in an environment
+    of its own, and stores it with its digests in the controller's cache.
+  - Does nothing when the cache already holds a whole wheel for O(key).
+author:
+  - The epfleet authors (@epfleet)
+options:
+  key:
+    description: The key of the wheel, from M(epfleet.expert_parallel.ep_runtime_plan).
+    type: str
+    required: true
+  inputs:
+    description: What the key was made of, from M(epfleet.expert_parallel.ep_runtime_plan).
+    type: dict
+    required: true
+  cache:
+    description: The cache's directory on the controller.
+    type: path
+    required: true
+  python:
+    description: The interpreter on the host that the wheel is built with.
+    type: str
+    required: true
+  directory:
+    description: Where on the host the build may work. What it makes there is removed afterwards.
+    type: path
+    required: true
+  pip_args:
+    description: More arguments for pip.
+    type: list
+    elements: str
+    default: []
+  cuda:
+    description:
+      - C(compiler), C(major) and C(architectures) for a build with CUDA kernels.
+      - Without it only the host part is built.
+    type: dict
+  archive:
+    description: The source archive on the host. Set by the action.
+    type: path
+attributes:
+  check_mode:
+    description: Says what it would do without doing it.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Build the wheel once for all hosts of this kind
+  epfleet.expert_parallel.ep_runtime_build:
+    key: "{{ plan.key }}"
+    inputs: "{{ plan.inputs }}"
+    cache: ~/.cache/epfleet/wheels
+    python: /usr/bin/python3
+    directory: /var/tmp/epfleet-build
+"""
+
+RETURN = r"""
+wheel:
+  description: The wheel in the controller's cache.
+  returned: success, not in check mode
+  type: str
+sha256:
+  description: Digest of the wheel.
+  returned: success, not in check mode
+  type: str
+seconds:
+  description: How long the build took.
+  returned: when it built
+  type: float
+"""
+
+import base64
+import hashlib
+import os
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_build import (
+    build_wheel,
+    discard,
+    exclusive,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_payload import (
+    PayloadError,
+    read_wheel,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import VenvError
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "key": {"type": "str", "required": True, "no_log": False},
+            "inputs": {"type": "dict", "required": True},
+            "cache": {"type": "path", "required": True},
+            "python": {"type": "str", "required": True},
+            "directory": {"type": "path", "required": True},
+            "pip_args": {"type": "list", "elements": "str", "default": []},
+            "cuda": {"type": "dict"},
+            "archive": {"type": "path"},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    if module.check_mode:
+        module.exit_json(changed=True, msg=f"would build {given['key']}")
+    started = time.monotonic()
+    work = os.path.join(given["directory"], given["key"])
+    try:
+        os.makedirs(given["directory"], mode=0o755, exist_ok=True)
+        with exclusive(f"{work}.lock"):
+            discard(work)
+            try:
+                wheel = build_wheel(
+                    given["archive"], work, given["python"], given["pip_args"], given["cuda"]
+                )
+                about = read_wheel(wheel)
+                with open(wheel, "rb") as stream:
+                    content = stream.read()
+            finally:
+                discard(work)
+    except (VenvError, PayloadError, OSError) as error:
+        module.fail_json(msg=f"The ep_runtime wheel could not be built in {work}: {error}")
+    module.exit_json(
+        changed=True,
+        file=os.path.basename(wheel),
+        payload=about["payload"],
+        sha256=hashlib.sha256(content).hexdigest(),
+        seconds=round(time.monotonic() - started, 1),
+        # The action takes this out of the result and stores it.
+        content=base64.b64encode(content).decode("ascii"),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+#!/usr/bin/python
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ep_runtime_info
+short_description: Read what decides which ep_runtime wheel a host needs
+version_added: 0.1.0
+description:
+  - Reads the Python interpreter, the build tools and the virtual environment of a host, and what
+    of the runtime is installed there, from the files themselves.
+  - Changes nothing.
+author:
+  - The epfleet authors (@epfleet)
+options:
+  python:
+    description: The interpreter that a new virtual environment is made from.
+    type: str
+    default: python3
+  venv:
+    description: The virtual environment of the runtime. It need not exist.
+    type: path
+    required: true
+  requirements:
+    description: Requirements, beside the runtime's own, that the environment should meet.
+    type: list
+    elements: str
+    default: []
+  extras:
+    description: Extras of the runtime whose requirements count.
+    type: list
+    elements: str
+    default: []
+attributes:
+  check_mode:
+    description: Can run in check mode without changing anything.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Read the state of the runtime
+  epfleet.expert_parallel.ep_runtime_info:
+    venv: /opt/epfleet/venv
+    requirements: ["torch>=2.4"]
+  register: runtime
+"""
+
+RETURN = r"""
+python:
+  description:
+    - What the interpreter says of itself. That of the virtual environment, where there is one.
+    - None when no interpreter runs.
+  returned: success
+  type: dict
+venv:
+  description: State of the virtual environment, with C(installed), C(marker) and C(problems).
+  returned: success
+  type: dict
+cuda:
+  description:
+    - C(compiler) (path of nvcc, or null), C(major) and the C(architectures) of the host's GPUs, as
+      far as they can be found out.
+  returned: success
+  type: dict
+missing_tools:
+  description: What a build still needs, out of C(python), C(venv), C(headers), C(compiler).
+  returned: success
+  type: list
+  elements: str
+root:
+  description: Whether the module ran as root.
+  returned: success
+  type: bool
+"""
+
+import os
+import shutil
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import cuda, procfs
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
+    VenvError,
+    inspect_python,
+    inspect_venv,
+    run,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def gpu_architectures() -> list[str]:
+    """Compute capabilities of the host's GPUs without the dot ("90"); empty when unknown."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return []
+    try:
+        answer = run([smi, "--query-gpu=compute_cap", "--format=csv,noheader"])
+    except VenvError:
+        return []
+    lines = [line.strip().replace(".", "") for line in answer.splitlines()]
+    return sorted({line for line in lines if line.isdigit()})
+
+
+def cuda_facts() -> dict[str, Any]:
+    """What a build with CUDA kernels would use on this host."""
+    host = HostRoot("/")
+    version, _flavour = procfs.driver_version(host)
+    found = cuda.facts(host, version)
+    return {
+        "compiler": found["nvcc"],
+        "major": found["major"],
+        "architectures": gpu_architectures(),
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "python": {"type": "str", "default": "python3"},
+            "venv": {"type": "path", "required": True},
+            "requirements": {"type": "list", "elements": "str", "default": []},
+            "extras": {"type": "list", "elements": "str", "default": []},
+        },
+        supports_check_mode=True,
+    )
+    given = module.params
+    try:
+        venv = inspect_venv(given["venv"], given["requirements"], given["extras"])
+    except VenvError as error:
+        module.fail_json(msg=f"The virtual environment {given['venv']} cannot be read: {error}")
+    python = venv["python"] or inspect_python(given["python"])
+    if python is None:
+        missing = ["python", "venv", "headers"]
+    else:
+        missing = [tool for tool in ("venv", "headers") if not python[tool]]
+    if not any(shutil.which(name) for name in ("c++", "g++", "clang++")):
+        missing.append("compiler")
+    module.exit_json(
+        changed=False,
+        python=python,
+        venv=venv,
+        cuda=cuda_facts(),
+        missing_tools=missing,
+        root=os.geteuid() == 0,
+    )
+
+
+if __name__ == "__main__":
+    main()
