@@ -1,0 +1,126 @@
+"""The command line: ``low-latency`` runs the benchmark, ``report`` renders its document."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ep_runtime.bench.options import BACKENDS, DTYPES, OptionError, Parameters, check
+from ep_runtime.bench.results import ReportError
+from ep_runtime.bench.world import World, world_from
+
+EXIT_BAD_INPUT = 2
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says one sentence about bad input instead of a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_BAD_INPUT, f"{self.prog}: {message} (--help lists the options)\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="ep-bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser(
+        "low-latency",
+        help="check and time dispatch and combine",
+        description="Check, then time, the low-latency dispatch and combine over all ranks of "
+        "torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or alone without "
+        "one. EP_BENCH_HOST overrides the host's name in the results. Exit status: 0 passed, "
+        "1 wrong results, 2 bad input, 3 failed, 124 out of time.",
+    )
+    run.add_argument("--num-tokens", type=int, default=128, help="tokens per rank (%(default)s)")
+    run.add_argument("--hidden", type=int, default=7168, help="channels per token (%(default)s)")
+    run.add_argument("--num-experts", type=int, default=32, help="over all ranks (%(default)s)")
+    run.add_argument("--num-topk", type=int, default=8, help="experts per token (%(default)s)")
+    run.add_argument("--dtype", choices=DTYPES, default="fp8", help="of dispatch (%(default)s)")
+    run.add_argument("--iters", type=int, default=100, help="timed rounds (%(default)s)")
+    run.add_argument("--warmup", type=int, default=20, help="untimed rounds before (%(default)s)")
+    run.add_argument("--seed", type=int, default=0, help="of inputs and routing (%(default)s)")
+    run.add_argument("--backend", choices=BACKENDS, default="auto", help="(%(default)s)")
+    run.add_argument("--output", type=Path, help="JSON document, written by rank 0")
+    run.add_argument("--per-rank-dir", type=Path, help="folder for each rank's rank-N.json")
+    run.add_argument("--run-id", default="", help="marks all results of this run (random)")
+    run.add_argument(
+        "--timeout", type=float, default=600.0, help="seconds for the whole run (%(default)g)"
+    )
+
+    report = commands.add_parser("report", help="render a JSON document as table and HTML")
+    report.add_argument("--input", type=Path, required=True, help="document to render")
+    report.add_argument("--html", type=Path, help="self-contained page to write")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (default: the process's own) and return its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "report":
+            return _report(arguments)
+        return _low_latency(arguments)
+    except (OptionError, ReportError) as error:
+        print(f"ep-bench {arguments.command}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+
+
+def _low_latency(arguments: argparse.Namespace) -> int:
+    world = world_from(os.environ)
+    parameters = Parameters(
+        num_tokens=arguments.num_tokens,
+        hidden=arguments.hidden,
+        num_experts=arguments.num_experts,
+        num_topk=arguments.num_topk,
+        dtype=arguments.dtype,
+        iters=arguments.iters,
+        warmup=arguments.warmup,
+        seed=arguments.seed,
+        backend=arguments.backend,
+        timeout_s=arguments.timeout,
+    )
+    check(parameters, world.size)
+    _check_places(arguments, world)
+
+    from ep_runtime.bench.run import Request, run  # noqa: PLC0415 - imports torch, which is slow
+
+    request = Request(parameters, arguments.output, arguments.per_rank_dir, arguments.run_id)
+    return run(request, world)
+
+
+def _check_places(arguments: argparse.Namespace, world: World) -> None:
+    """Refuse places for results that could not be written to once the run is over."""
+    if arguments.output is not None and world.rank == 0:
+        if arguments.output.is_dir():
+            raise OptionError(f"--output {arguments.output} is a folder, not a file.")
+        _check_folder("--output", arguments.output.absolute().parent)
+    if arguments.per_rank_dir is not None:
+        _check_folder("--per-rank-dir", arguments.per_rank_dir.absolute())
+
+
+def _check_folder(option: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OptionError(
+            f"{option}: the folder {folder} cannot be made: {error.strerror}."
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise OptionError(f"{option}: the folder {folder} is not writable.")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from ep_runtime.bench import results, table  # noqa: PLC0415 - not needed by a run
+    from ep_runtime.bench.html import render  # noqa: PLC0415
+
+    report = results.load(arguments.input)
+    if arguments.html is not None:
+        results.write(arguments.html, render(report))
+    table.show(report)
+    if arguments.html is not None:
+        print(f"page: {arguments.html}")
+    return 0

@@ -1,0 +1,88 @@
+"""What a run is asked to do, and the refusal of what cannot be done.
+
+Everything here is checked before a process group exists: a rank that stops later leaves its
+peers waiting for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+DTYPES = ("fp8", "bf16")
+BACKENDS = ("auto", "reference", "peer")
+
+HIDDEN_MULTIPLE = 128  # channels that share one FP8 scale
+MAX_TOPK = 32
+
+
+class OptionError(ValueError):
+    """An option or environment variable that cannot be honoured; the text names it."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The size and shape of one low-latency benchmark; the same on every rank.
+
+    ``num_tokens`` is per rank, and is also the ``num_max_dispatch_tokens_per_rank`` of the
+    buffer. ``timeout_s`` bounds the whole run in seconds.
+    """
+
+    num_tokens: int
+    hidden: int
+    num_experts: int
+    num_topk: int
+    dtype: str
+    iters: int
+    warmup: int
+    seed: int
+    backend: str
+    timeout_s: float
+
+    @property
+    def use_fp8(self) -> bool:
+        """Whether tokens travel as FP8 with one scale per 128 channels."""
+        return self.dtype == "fp8"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON and for comparison between ranks."""
+        return asdict(self)
+
+
+def check(parameters: Parameters, world_size: int) -> None:
+    """Raise ``OptionError`` for the first parameter that no run of ``world_size`` can have."""
+    p = parameters
+    rules = (
+        (p.num_tokens >= 1, f"--num-tokens must be at least 1, not {p.num_tokens}"),
+        (
+            p.hidden >= HIDDEN_MULTIPLE and p.hidden % HIDDEN_MULTIPLE == 0,
+            f"--hidden must be a positive multiple of {HIDDEN_MULTIPLE}, not {p.hidden}",
+        ),
+        (p.num_experts >= 1, f"--num-experts must be at least 1, not {p.num_experts}"),
+        (
+            p.num_experts % world_size == 0,
+            f"--num-experts must be divisible by the number of ranks, "
+            f"and {p.num_experts} is not by {world_size}",
+        ),
+        (
+            1 <= p.num_topk <= MAX_TOPK,
+            f"--num-topk must be between 1 and {MAX_TOPK}, not {p.num_topk}",
+        ),
+        (
+            p.num_topk <= p.num_experts,
+            f"--num-topk must not exceed --num-experts, "
+            f"and {p.num_topk} is more than {p.num_experts}",
+        ),
+        (p.dtype in DTYPES, f"--dtype must be one of {', '.join(DTYPES)}, not {p.dtype}"),
+        (
+            p.backend in BACKENDS,
+            f"--backend must be one of {', '.join(BACKENDS)}, not {p.backend}",
+        ),
+        (p.iters >= 1, f"--iters must be at least 1, not {p.iters}"),
+        (p.warmup >= 0, f"--warmup must not be negative, and {p.warmup} is"),
+        (p.seed >= 0, f"--seed must not be negative, and {p.seed} is"),
+        (p.timeout_s > 0, f"--timeout must be more than 0 seconds, not {p.timeout_s:g}"),
+    )
+    for holds, sentence in rules:
+        if not holds:
+            raise OptionError(f"{sentence}.")

@@ -1,0 +1,180 @@
+"""Pictures for the HTML report, as SVG that takes its colours and fonts from the page.
+
+matplotlib draws with placeholder colours; each becomes a CSS variable, so that one picture
+serves the light, the dark and the printed page.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ep_runtime.bench.results import ReportError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK = "#0a0b01"
+_MUTED = "#0a0b02"
+_GRID = "#0a0b03"
+_ACCENT = "#0a0b04"
+_WARN = "#0a0b05"
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _ACCENT: "accent", _WARN: "warn"}
+
+_BINS = 36
+_LOG_SCALE_FROM = 3.0  # max over median above which a linear axis hides the bulk
+_MAX_NAMED_HOSTS = 12
+
+
+def _new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+
+    figure = Figure(figsize=(width_in, height_in), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_facecolor("none")
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_MUTED)
+    axes.tick_params(colors=_MUTED, labelcolor=_MUTED, labelsize=10, length=3)
+    axes.yaxis.grid(visible=True, color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _to_svg(figure: Figure, salt: str) -> str:
+    """Serialize without anything that clashes when several pictures share a page."""
+    import matplotlib as mpl  # noqa: PLC0415 - an optional dependency
+
+    stream = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    svg = stream.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var(--{variable})")
+    return svg
+
+
+def require() -> None:
+    """Raise ``ReportError`` when matplotlib is missing, saying how to install it."""
+    try:
+        import matplotlib  # noqa: F401, PLC0415 - an optional dependency
+    except ImportError as error:
+        raise ReportError(
+            "--html needs matplotlib, which is not installed: pip install 'ep-runtime[report]'."
+        ) from error
+
+
+def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: str) -> str:
+    """Draw a histogram of all timed calls with the percentiles marked, as SVG text.
+
+    ``figures`` are the summary of ``samples_us``; long tails get a logarithmic axis.
+    """
+    from matplotlib.ticker import (  # noqa: PLC0415 - an optional dependency
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+        StrMethodFormatter,
+    )
+
+    values = np.asarray(samples_us, dtype=np.float64)
+    low, high = float(values.min()), float(values.max())
+    figure, axes = _new_figure(4.0, 2.3)
+    logarithmic = low > 0 and high > _LOG_SCALE_FROM * figures["p50_us"]
+    if logarithmic:
+        edges = np.geomspace(low, high, _BINS + 1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0), numticks=6))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        pad = max(high - low, 0.02 * high, 1e-3) * 0.02
+        edges = np.linspace(low - pad, high + pad, _BINS + 1)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.hist(values, bins=list(edges), color=_ACCENT, alpha=0.85, linewidth=0)
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    # Room above the bars where the percentiles are named, one line each so none overlap.
+    axes.set_ylim(top=axes.get_ylim()[1] * 1.45)
+    for line, (key, style) in enumerate((("p50", "-"), ("p90", "--"), ("p99", ":"))):
+        at = figures[f"{key}_us"]
+        height = 0.99 - 0.11 * line
+        axes.axvline(at, ymax=height, color=_INK, linewidth=1.2, linestyle=style)
+        left = axes.transAxes.inverted().transform(axes.transData.transform((at, 0)))[0] > 0.8
+        axes.annotate(
+            key,
+            xy=(at, height),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4 if left else 4, 0),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            va="top",
+            color=_INK,
+            fontsize=10,
+        )
+    unit = "microseconds, logarithmic" if logarithmic else "microseconds"
+    axes.set_xlabel(unit, color=_MUTED, fontsize=10)
+    axes.set_ylabel("calls", color=_MUTED, fontsize=10)
+    return _to_svg(figure, f"distribution-{name}")
+
+
+def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
+    """Draw each rank's median with a line from its 10th to its 99th percentile, as SVG text.
+
+    Hosts are told apart by bands; ranks in ``slow_ranks`` have the warning colour.
+    """
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415 - as above
+
+    ranks = report["per_rank"]
+    slow = set(report["slow_ranks"])
+    place = {entry["rank"]: index for index, entry in enumerate(ranks)}
+    figure, axes = _new_figure(width_in, 2.7)
+    size = 5.0 if len(ranks) <= 64 else 2.5
+    for group, colour in (
+        ([entry for entry in ranks if entry["rank"] not in slow], _ACCENT),
+        ([entry for entry in ranks if entry["rank"] in slow], _WARN),
+    ):
+        if not group:
+            continue
+        at = [place[entry["rank"]] for entry in group]
+        spread = np.array([np.percentile(e["samples"][operation], [10, 50, 99]) for e in group])
+        axes.vlines(at, spread[:, 0], spread[:, 2], color=colour, linewidth=size / 2, alpha=0.5)
+        axes.plot(at, spread[:, 1], "o", color=colour, markersize=size, markeredgewidth=0)
+    _mark_hosts(axes, report["hosts"], place)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(-0.6, len(ranks) - 0.4)
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    axes.set_xlabel("rank", color=_MUTED, fontsize=10)
+    axes.set_ylabel("microseconds", color=_MUTED, fontsize=10)
+    return _to_svg(figure, f"by-rank-{operation}-{width_in}")
+
+
+def _mark_hosts(axes: Axes, hosts: Sequence[Mapping[str, Any]], place: Mapping[int, int]) -> None:
+    """Shade every other host; name them where there is room. Ranks of a host may be scattered."""
+    if len(hosts) < 2:
+        return
+    for index, host in enumerate(hosts):
+        places = sorted(place[rank] for rank in host["ranks"])
+        contiguous = places[-1] - places[0] == len(places) - 1
+        if contiguous and index % 2 == 1:
+            axes.axvspan(places[0] - 0.5, places[-1] + 0.5, color=_GRID, alpha=0.45, linewidth=0)
+        if contiguous and len(hosts) <= _MAX_NAMED_HOSTS:
+            axes.annotate(
+                host["name"],
+                xy=((places[0] + places[-1]) / 2, 1.0),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 3),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                color=_MUTED,
+                fontsize=9,
+            )

@@ -1,0 +1,166 @@
+"""The JSON document of a run: built on rank 0, written at once or not at all, read again.
+
+Its shape is fixed by ``schema/report-1.json``; a change that breaks readers gets a new number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ep_runtime.bench.options import Parameters
+from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, slow_ranks, summarize
+
+SCHEMA_VERSION = 1
+PASSED = "passed"
+
+_ALWAYS = ("run_id", "backend", "device", "transport", "ranks", "correctness", "hosts")
+_TIMED = (*OPERATIONS, "per_rank")
+
+
+class ReportError(Exception):
+    """A report that cannot be read or written; the text names the file."""
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank contributes. ``samples`` is empty when the check failed.
+
+    ``samples``: operation -> microseconds of each timed call.
+    """
+
+    rank: int
+    host: str
+    device: str
+    device_name: str
+    backend: str
+    transport: str
+    samples: Mapping[str, Sequence[float]]
+
+
+def schema() -> dict[str, Any]:
+    """Read the document's JSON schema, as shipped in the package."""
+    text = resources.files("ep_runtime.bench").joinpath("schema/report-1.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Join the distinct values in order of appearance."""
+    return ", ".join(dict.fromkeys(values))
+
+
+def _hosts(ranks: Sequence[RankResult]) -> list[dict[str, Any]]:
+    by_name: dict[str, list[int]] = {}
+    for result in ranks:
+        by_name.setdefault(result.host, []).append(result.rank)
+    return [{"name": name, "ranks": members} for name, members in by_name.items()]
+
+
+def rank_document(parameters: Parameters, result: RankResult) -> dict[str, Any]:
+    """Build one rank's part of the document, its samples included."""
+    selections = parameters.num_tokens * parameters.num_topk
+    sizes = logical_bytes(selections, parameters.hidden, parameters.use_fp8)
+    return {
+        "rank": result.rank,
+        "host": result.host,
+        "device": result.device,
+        **{name: summarize(result.samples[name], sizes[name]) for name in OPERATIONS},
+        "samples": {name: list(result.samples[name]) for name in OPERATIONS},
+    }
+
+
+def document(
+    parameters: Parameters,
+    run_id: str,
+    correctness: str,
+    clock: str,
+    ranks: Sequence[RankResult],
+    versions: Mapping[str, str],
+) -> dict[str, Any]:
+    """Build the whole document; timings only when ``correctness`` is "passed"."""
+    head = {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "correctness": correctness,
+        "backend": _listed([result.backend for result in ranks]),
+        "device": _listed([result.device_name for result in ranks]),
+        "transport": _listed([result.transport for result in ranks]),
+        "ranks": len(ranks),
+        "hosts": _hosts(ranks),
+        "parameters": parameters.as_dict(),
+        "clock": clock,
+        "versions": dict(versions),
+    }
+    if correctness != PASSED:
+        return head
+    per_rank = [rank_document(parameters, result) for result in ranks]
+    slow = slow_ranks([entry["pair"]["p50_us"] for entry in per_rank])
+    overall = {}
+    for name in OPERATIONS:
+        pooled = [value for result in ranks for value in result.samples[name]]
+        overall[name] = summarize(pooled, per_rank[0][name]["bytes"])
+    return {
+        **head,
+        **overall,
+        "slow_ranks": sorted(per_rank[index]["rank"] for index in slow),
+        "per_rank": per_rank,
+    }
+
+
+def write(path: Path, text: str) -> None:
+    """Put ``text`` at ``path`` through a rename, so a reader sees all of it or the old file.
+
+    Raises ``ReportError`` naming the path.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            # mkstemp makes files that only their owner can read.
+            umask = os.umask(0)
+            os.umask(umask)
+            Path(temporary).chmod(0o666 & ~umask)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ReportError(f"cannot write {path}: {error.strerror or error}.") from error
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """``write`` for a document."""
+    write(path, json.dumps(value, indent=1) + "\n")
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Read a document that ``report`` can render.
+
+    Raises ``ReportError`` with one sentence when it is missing, not JSON, or of another schema.
+    """
+    try:
+        report = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}.") from error
+    if not isinstance(report, dict) or report.get("schema_version") != SCHEMA_VERSION:
+        raise ReportError(f"{path} is not a benchmark report of schema version {SCHEMA_VERSION}.")
+    needed = _ALWAYS + (_TIMED if report.get("correctness") == PASSED else ())
+    missing = [key for key in needed if key not in report]
+    if missing:
+        raise ReportError(f"{path} lacks {missing[0]!r}, which every such report has.")
+    return report

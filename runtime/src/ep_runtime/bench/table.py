@@ -1,0 +1,51 @@
+"""A report as a table on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ep_runtime.bench.results import PASSED
+from ep_runtime.bench.statistics import OPERATIONS
+
+REFERENCE_NOTE = (
+    "These are figures of the reference backend, the fallback that runs on torch operations. "
+    "They say that the road works, not how fast a GPU fleet is."
+)
+
+
+def show(report: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print verdict, setting and figures of ``report``."""
+    console = console or Console()
+    hosts = [host["name"] for host in report["hosts"]]
+    shown = ", ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
+    passed = report["correctness"] == PASSED
+    colour = "green" if passed else "red"
+    console.print(f"[bold {colour}]correctness: {escape(report['correctness'])}[/]")
+    console.print(
+        f"backend {report['backend']} over {report['transport']}, {report['device']}, "
+        f"{report['ranks']} ranks on {shown}",
+        markup=False,
+        highlight=False,
+    )
+    if not passed:
+        return
+    table = Table(title="Low-latency operations, all ranks, microseconds")
+    table.add_column("operation")
+    for heading in ("p50", "p90", "p99", "min", "max", "GB/s"):
+        table.add_column(heading, justify="right")
+    for name in OPERATIONS:
+        figures = report[name]
+        times = (f"{figures[key + '_us']:,.1f}" for key in ("p50", "p90", "p99", "min", "max"))
+        label = "dispatch + combine" if name == "pair" else name
+        table.add_row(label, *times, f"{figures['logical_gbps']:,.2f}")
+    console.print(table)
+    if report["slow_ranks"]:
+        ranks = ", ".join(str(rank) for rank in report["slow_ranks"])
+        console.print(f"[yellow]slower than the other ranks: {ranks}[/]")
+    if report["backend"] == "reference":
+        console.print(REFERENCE_NOTE, style="yellow")
