@@ -1,0 +1,234 @@
+import json
+import re
+import stat
+import xml.etree.ElementTree as ET
+from datetime import datetime, timezone
+
+import jsonschema
+import numpy as np
+import pytest
+from ep_runtime.bench import cli, html, plots, results
+from ep_runtime.bench.options import Parameters
+
+PARAMETERS = Parameters(
+    num_tokens=16,
+    hidden=256,
+    num_experts=64,
+    num_topk=4,
+    dtype="fp8",
+    iters=50,
+    warmup=5,
+    seed=0,
+    backend="auto",
+    timeout_s=60.0,
+)
+VERSIONS = {"ep_runtime": "0.1.0", "torch": "2.13.0"}
+
+
+def make_report(ranks=4, per_host=2, slow=(), correctness="passed", backend="peer", host="node"):
+    rng = np.random.default_rng(0)
+    everybody = []
+    for rank in range(ranks):
+        base = 100.0 if rank in slow else 50.0
+        times = base + rng.gamma(2, 1, (2, PARAMETERS.iters)).round(3)
+        samples = {"dispatch": times[0], "combine": times[1], "pair": times[0] + times[1]}
+        everybody.append(
+            results.RankResult(
+                rank=rank,
+                host=f"{host}-{rank // per_host}",
+                device="cpu",
+                device_name="cpu",
+                backend=backend,
+                transport="gloo",
+                samples={name: values.tolist() for name, values in samples.items()},
+            )
+        )
+    return results.document(PARAMETERS, "nonce", correctness, "perf_counter", everybody, VERSIONS)
+
+
+def validate(report):
+    jsonschema.validate(report, results.schema())
+
+
+def test_the_schema_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(results.schema())
+
+
+def test_a_passed_report_is_valid_and_complete():
+    report = make_report(slow=(3,))
+    validate(report)
+    assert datetime.fromisoformat(report["created"]).tzinfo == timezone.utc
+    assert report["ranks"] == 4
+    assert report["hosts"] == [
+        {"name": "node-0", "ranks": [0, 1]},
+        {"name": "node-1", "ranks": [2, 3]},
+    ]
+    assert report["slow_ranks"] == [3]
+    assert [entry["rank"] for entry in report["per_rank"]] == [0, 1, 2, 3]
+    pooled = [v for entry in report["per_rank"] for v in entry["samples"]["dispatch"]]
+    assert len(pooled) == 4 * PARAMETERS.iters
+    assert report["dispatch"]["max_us"] == max(pooled)
+
+
+def test_a_failed_report_is_valid_and_has_no_times():
+    report = make_report(correctness="failed: dispatch content, rank 1, expert 2, row 3: x")
+    validate(report)
+    assert not {"dispatch", "combine", "pair", "per_rank"} & set(report)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema_version": 2},
+        {"correctness": "fine"},
+        {"ranks": 0},
+        {"correctness": "failed: x"},  # with times beside it
+        {"surprise": 1},
+    ],
+)
+def test_the_schema_refuses(change):
+    with pytest.raises(jsonschema.ValidationError):
+        validate({**make_report(), **change})
+
+
+def test_the_schema_refuses_a_passed_report_without_times():
+    report = make_report()
+    del report["combine"]
+    with pytest.raises(jsonschema.ValidationError):
+        validate(report)
+
+
+def test_writing_is_atomic_and_readable_by_others(tmp_path):
+    path = tmp_path / "new" / "report.json"
+    results.write_json(path, {"a": 1})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert path.stat().st_mode & stat.S_IRUSR
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        results.write(path, "\ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(results.ReportError, match="cannot write"):
+        results.write(tmp_path / "file" / "report.json", "text")
+
+
+class TestPage:
+    def test_shows_the_distribution_as_pictures(self):
+        page = html.render(make_report())
+        assert page.count("<svg") == 5  # three distributions; ranks for wide and narrow screens
+        assert "Results are correct" in page
+
+    def test_pictures_are_well_formed_and_take_the_colours_of_the_page(self):
+        report = make_report()
+        for svg in (
+            plots.distribution(range(1, 100), report["dispatch"], "dispatch"),
+            plots.by_rank(report, "pair", 8.0),
+        ):
+            ET.fromstring(svg)
+            assert "var(--accent)" in svg
+            assert not re.search("#0a0b0", svg)
+
+    def test_needs_no_network_and_no_script(self):
+        page = html.render(make_report())
+        outside = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+        assert "http" not in outside
+        assert "<script" not in page
+        assert not re.search(r'(src|href)="(?!#)', page)
+
+    def test_has_dark_phone_and_print_forms(self):
+        page = html.render(make_report())
+        assert "prefers-color-scheme: dark" in page
+        assert "@media print" in page
+        assert 'name="viewport"' in page
+
+    def test_marks_slow_ranks_and_their_host(self):
+        page = html.render(make_report(ranks=8, slow=(5,)))
+        assert "1 rank stood out as slow: 5." in page
+        assert 'class="badge">slow</span>' in page
+        assert 'class="badge">slow: 5</span>' in page
+
+    def test_names_nobody_when_nobody_is_slow(self):
+        page = html.render(make_report(ranks=8))
+        assert "No rank stood out as slow." in page
+        assert 'class="badge"' not in page
+
+    def test_says_when_figures_are_those_of_the_fallback(self):
+        assert "Not a GPU fleet" in html.render(make_report(backend="reference"))
+        assert "Not a GPU fleet" not in html.render(make_report(backend="peer"))
+
+    def test_a_failure_is_the_verdict_and_brings_no_times(self):
+        failure = "failed: dispatch content, rank 1, expert 2, row 3: 1 instead of 2"
+        page = html.render(make_report(correctness=failure))
+        assert "Results are wrong" in page
+        assert "dispatch content, rank 1, expert 2, row 3" in page
+        assert "p50" not in page.replace(".p50", "")
+
+    def test_names_from_outside_are_escaped(self):
+        page = html.render(make_report(host="<script>alert(1)</script>"))
+        assert "<script" not in page
+
+    def test_many_ranks_are_folded_and_stay_small(self):
+        page = html.render(make_report(ranks=512, per_host=8, slow=(100,)))
+        assert "All 512 ranks" in page
+        assert "All 64 hosts" in page
+        assert len(page) < 2_000_000
+
+    def test_one_rank_and_equal_times_can_be_drawn(self):
+        report = make_report(ranks=1)
+        report["per_rank"][0]["samples"] = {k: [5.0] * 3 for k in ("dispatch", "combine", "pair")}
+        for name in ("dispatch", "combine", "pair"):
+            report[name].update(p50_us=5.0, p90_us=5.0, p99_us=5.0)
+        assert html.render(report).count("<svg") == 5
+
+
+class TestCommand:
+    def write(self, tmp_path, report):
+        path = tmp_path / "report.json"
+        results.write_json(path, report)
+        return path
+
+    def test_renders_table_and_page(self, tmp_path, capsys):
+        source = self.write(tmp_path, make_report(backend="reference"))
+        page = tmp_path / "out" / "report.html"
+        assert cli.main(["report", "--input", str(source), "--html", str(page)]) == 0
+        assert page.read_text().startswith("<!doctype html>")
+        out = capsys.readouterr().out
+        assert "correctness: passed" in out
+        assert "dispatch" in out
+        assert "reference backend" in out
+        assert str(page) in out
+
+    def test_a_failed_run_is_rendered_too(self, tmp_path, capsys):
+        source = self.write(tmp_path, make_report(correctness="failed: combine content, rank 0"))
+        assert cli.main(["report", "--input", str(source)]) == 0
+        assert "failed: combine content, rank 0" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("{", "is not JSON"),
+            ("[]", "is not a benchmark report of schema version 1"),
+            ('{"schema_version": 2}', "is not a benchmark report of schema version 1"),
+            ('{"schema_version": 1}', "lacks 'run_id'"),
+        ],
+    )
+    def test_what_is_no_report_is_named(self, tmp_path, capsys, text, sentence):
+        path = tmp_path / "report.json"
+        path.write_text(text)
+        assert cli.main(["report", "--input", str(path)]) == 2
+        error = capsys.readouterr().err
+        assert sentence in error
+        assert str(path) in error
+
+    def test_a_missing_file_is_named(self, tmp_path, capsys):
+        assert cli.main(["report", "--input", str(tmp_path / "none.json")]) == 2
+        assert "none.json: No such file" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+from ep_runtime.bench.statistics import logical_bytes, slow_ranks, summarize
+
+
+def test_percentiles_of_known_samples():
+    figures = summarize(range(1, 102), bytes_per_rank=51_000)
+    assert figures == {
+        "p50_us": 51.0,
+        "p90_us": 91.0,
+        "p99_us": 100.0,
+        "min_us": 1.0,
+        "max_us": 101.0,
+        "mean_us": 51.0,
+        "bytes": 51_000,
+        "logical_gbps": 1.0,
+    }
+
+
+def test_percentiles_do_not_depend_on_order():
+    samples = np.random.default_rng(0).exponential(100, 1000)
+    assert summarize(sorted(samples), 1) == summarize(samples, 1)
+
+
+def test_percentiles_of_an_exponential_distribution():
+    samples = np.random.default_rng(0).exponential(100, 200_000)
+    figures = summarize(samples, 1)
+    assert figures["p50_us"] == pytest.approx(100 * np.log(2), rel=0.02)
+    assert figures["p90_us"] == pytest.approx(100 * np.log(10), rel=0.02)
+    assert figures["p99_us"] == pytest.approx(100 * np.log(100), rel=0.02)
+    assert figures["mean_us"] == pytest.approx(100, rel=0.02)
+
+
+def test_one_sample_is_every_percentile():
+    figures = summarize([7.25], 10)
+    assert {figures[key] for key in figures if key.endswith("_us")} == {7.25}
+
+
+def test_no_samples_is_an_error():
+    with pytest.raises(ValueError, match="no samples"):
+        summarize([], 1)
+
+
+def test_logical_bytes_of_the_published_shape():
+    # 128 tokens, top-8, hidden 7168: the byte counts that DeepEP's own figures rest on.
+    assert logical_bytes(128 * 8, 7168, use_fp8=True) == {
+        "dispatch": 7_585_792,
+        "combine": 14_680_064,
+        "pair": 22_265_856,
+    }
+    assert logical_bytes(1, 7168, use_fp8=False)["dispatch"] == 14_336
+
+
+def test_equal_ranks_have_no_slow_one():
+    assert slow_ranks([50.0] * 64) == set()
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        assert slow_ranks(rng.normal(50, 1, 256)) == set()
+
+
+def test_slow_ranks_are_found():
+    medians = np.random.default_rng(2).normal(50, 1, 256)
+    medians[[3, 200]] = 80
+    assert slow_ranks(medians) == {3, 200}
+
+
+def test_a_fast_rank_is_not_slow():
+    assert slow_ranks([50, 50, 50, 50, 20]) == set()
+
+
+def test_microseconds_of_difference_are_not_slow():
+    assert slow_ranks([50.0, 50.0, 50.0, 50.0, 54.9]) == set()
+    assert slow_ranks([50.0, 50.0, 50.0, 50.0, 55.1]) == {4}
+
+
+def test_two_ranks_have_no_majority():
+    assert slow_ranks([10, 100]) == set()
