@@ -1,0 +1,39 @@
+"""The public API on GPUs: modes, lifetimes, statistics, masks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pool import RankPool
+
+TASKS = [
+    ("hook_mode", {}),
+    ("async_mode", {}),
+    ("graph_mode", {"hooks": False}),
+    ("graph_mode", {"hooks": True}),
+    ("two_alive", {}),
+    ("zero_copy_and_out", {}),
+    ("statistics", {}),
+    ("zero_filled", {}),
+    ("deterministic", {}),
+    ("lifetimes", {}),
+    ("bad_selections", {}),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(("task", "options"), TASKS, ids=lambda value: str(value))
+def test_task(
+    pools: Callable[[int], RankPool], size: int, task: str, options: dict[str, bool], seed: int
+) -> None:
+    pools(size).run(f"api_tasks.{task}", seed=seed, **options)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_masked_rank(pools: Callable[[int], RankPool], size: int, seed: int) -> None:
+    pools(size).run("api_tasks.masked_rank", seed=seed)

@@ -1,0 +1,40 @@
+"""A rank that stays silent or dies: the others end in bounded time and name it, or go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pool import RankPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@pytest.mark.parametrize("shrink", [False, True], ids=["error", "shrink"])
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+def test_silent(
+    pools: Callable[[int], RankPool], seed: int, phase: str, shrink: bool
+) -> None:
+    said = pools(4).run(
+        "fault_tasks.one_does_not_come", seed=seed, phase=phase, die=False, shrink=shrink
+    )
+    for text in said[:-1]:
+        assert (text == "right without it") if shrink else ("rank 3" in text), text
+
+
+@pytest.mark.parametrize("shrink", [False, True], ids=["error", "shrink"])
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+def test_killed(seed: int, phase: str, shrink: bool) -> None:
+    # Without MPS: its server may not survive a client's death, and that is not ours to test.
+    pool = RankPool(4)
+    try:
+        with pytest.raises(AssertionError) as caught:
+            pool.run(
+                "fault_tasks.one_does_not_come", seed=seed, phase=phase, die=True, shrink=shrink
+            )
+        problems = str(caught.value).split("\nrank ")
+        assert len(problems) == 1, caught.value  # the dead rank, and no survivor
+        assert problems[0].startswith("rank 3: EOFError"), caught.value
+    finally:
+        pool.close()
