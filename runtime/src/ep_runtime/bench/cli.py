@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from ep_runtime.bench.options import BACKENDS, DTYPES, OptionError, Parameters, check
@@ -119,7 +120,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
     report = results.load(arguments.input)
     if arguments.html is not None:
-        results.write(arguments.html, render(report))
+        # matplotlib would otherwise leave its font cache in the user's home.
+        with TemporaryDirectory(prefix="ep-bench-") as folder:
+            os.environ.setdefault("MPLCONFIGDIR", folder)
+            results.write(arguments.html, render(report))
     table.show(report)
     if arguments.html is not None:
         print(f"page: {arguments.html}")

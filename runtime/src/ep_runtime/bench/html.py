@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ep_runtime.bench import plots
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import REFERENCE_NOTE
+from ep_runtime.bench.table import REFERENCE_NOTE, rate
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
 _SHORT_TITLES = {**_TITLES, "pair": "Both"}
@@ -60,6 +60,7 @@ def render(report: Mapping[str, Any]) -> str:
     )
     environment.filters["us"] = microseconds
     environment.filters["byte_size"] = byte_size
+    environment.filters["rate"] = rate
     passed = report["correctness"] == PASSED
     return environment.get_template("report.html.j2").render(
         report=report,

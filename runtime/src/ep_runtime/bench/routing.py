@@ -15,7 +15,7 @@ from ep_runtime.bench.options import Parameters
 
 # A routing with holes beside the plain one: an entry of -1 selects no expert.
 FULL = "full"
-HOLES = "holes"
+HOLES = "holed"
 _HOLE_SHARE = 1 / 8
 
 

@@ -66,12 +66,16 @@ def run(request: Request, world: World) -> int:
         status = _Run(request, world, deadline).run()
     except Exception as error:
         traceback.print_exc()
-        message = f"{world.name}: failed in phase '{deadline.phase}': {error}"
+        message = f"{world.name}: failed in phase '{deadline.phase}': {_first_line(error)}"
         print(f"ep-bench: {message}", file=sys.stderr, flush=True)
         recorder(message)
         status = EXIT_FAILED
     deadline.stop()
     return status
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _record_failure(request: Request, world: World, message: str) -> None:
@@ -171,7 +175,7 @@ class _Run:
     def _check_and_time(self, buffer: Buffer) -> int:
         p = self.parameters
         for routing in (HOLES, FULL):
-            self.deadline.phase = f"correctness check, routing '{routing}'"
+            self.deadline.phase = f"correctness check ({routing} routing)"
             mismatch, outputs = self._check(buffer, routing)
             if mismatch:
                 return self._finish(buffer, f"failed: {mismatch}", {})
@@ -301,7 +305,7 @@ def _device_name(device: torch.device) -> str:
 
 def _transport(buffer: Buffer) -> str:
     """Name the kinds of paths to the peers; "self" only for a single rank."""
-    kinds = dict.fromkeys(str(kind) for kind in buffer.transport_report().values())
+    kinds = dict.fromkeys(buffer.transport_report()["peers"])
     if len(kinds) > 1:
         kinds.pop("self", None)
     return ", ".join(kinds)

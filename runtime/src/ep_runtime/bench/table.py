@@ -18,17 +18,23 @@ REFERENCE_NOTE = (
 )
 
 
+def rate(gbps: float) -> str:
+    """Format a rate, small ones with two significant digits."""
+    return f"{gbps:,.2f}" if gbps >= 1 else f"{gbps:.2g}"
+
+
 def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     """Print verdict, setting and figures of ``report``."""
     console = console or Console()
     hosts = [host["name"] for host in report["hosts"]]
     shown = ", ".join(hosts) if len(hosts) <= 4 else f"{len(hosts)} hosts"
+    plural = "" if report["ranks"] == 1 else "s"
     passed = report["correctness"] == PASSED
     colour = "green" if passed else "red"
     console.print(f"[bold {colour}]correctness: {escape(report['correctness'])}[/]")
     console.print(
         f"backend {report['backend']} over {report['transport']}, {report['device']}, "
-        f"{report['ranks']} ranks on {shown}",
+        f"{report['ranks']} rank{plural} on {shown}",
         markup=False,
         highlight=False,
     )
@@ -41,8 +47,8 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     for name in OPERATIONS:
         figures = report[name]
         times = (f"{figures[key + '_us']:,.1f}" for key in ("p50", "p90", "p99", "min", "max"))
-        label = "dispatch + combine" if name == "pair" else name
-        table.add_row(label, *times, f"{figures['logical_gbps']:,.2f}")
+        label = "both" if name == "pair" else name
+        table.add_row(label, *times, rate(figures["logical_gbps"]))
     console.print(table)
     if report["slow_ranks"]:
         ranks = ", ".join(str(rank) for rank in report["slow_ranks"])
