@@ -12,10 +12,8 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import (
-    MODULE,
-    OPTIONS_FILE,
-)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import MODULE
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.modprobe import OPTIONS_FILE
 
 PREFIX = "NVreg_"
 DWORDS = PREFIX + "RegistryDwords"
@@ -91,7 +89,7 @@ def driver_plan(
         "current": current,
         "would_load": _satisfied(wanted, config["options"]),
         "live": live,
-        "planned": {"change": not current, "reload": reload},
+        "planned": {"change": not current, "reload": reload, "options": wanted},
         "problems": problems,
     }
 
@@ -134,20 +132,21 @@ def _read_after_ours(source: str) -> bool:
 
 
 def reboot_need(
-    facts: Dict[str, Any], policy: str, planned: Optional[Dict[str, bool]] = None
+    facts: Dict[str, Any], mode: str, policy: str, planned: Optional[Dict[str, Any]] = None
 ) -> Dict[str, Any]:
     """Whether a host must reboot, and whether the policy has it rebooted now.
 
     ``needed``: the loaded module lacks what its next load would get. ``due``: needed and allowed,
     or policy ``always`` and no boot since the roles last changed what a boot reads. ``planned`` is
-    what the roles would have changed, had they not run in check mode.
+    what the roles would have changed, had they not run in check mode. Only mode ``gpu`` needs the
+    options live; that removed ones are gone matters in every mode.
     """
     planned = planned or {"change": False, "reload": False}
     nvidia = facts["nvidia"]
     config, params = nvidia["modprobe"], nvidia["params"]
     ours = {i["parameter"] for i in config["assignments"] if i["source"] == OPTIONS_FILE}
     reasons = []
-    for parameter in sorted(ours):
+    for parameter in sorted(ours) if mode == "gpu" else ():
         name = parameter[len(PREFIX) :] if parameter.startswith(PREFIX) else parameter
         if params is None or name not in params:
             continue

@@ -17,7 +17,6 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
 
-OPTIONS_FILE = "/etc/modprobe.d/zz-epfleet-nvidia.conf"
 CHANGES_FILE = "/var/lib/epfleet/changes.json"
 MODULE = "nvidia"
 
@@ -67,7 +66,7 @@ def _modprobe(host: HostRoot) -> dict[str, Any]:
         "assignments": [dict(item._asdict()) for item in config.assignments],
         "rules": [dict(rule._asdict()) for rule in config.rules],
         "conflicts": _conflicts(config.assignments),
-        "own": host.text(OPTIONS_FILE),
+        "own": host.text(modprobe.OPTIONS_FILE),
     }
 
 

@@ -64,13 +64,15 @@ def images(host: HostRoot) -> list[tuple[str, str]]:
     return found
 
 
-def facts(host: HostRoot, module: str, require_options: bool) -> list[dict[str, Any]]:
-    """One entry per image; see ``state`` for the meaning of its state."""
+def facts(
+    host: HostRoot, module: str, require_options: bool, planned: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """One entry per image; see ``state`` for the meaning of its state, ``wanted`` for planned."""
     builder = tool(host)
     entries: List[Dict[str, Any]] = []
-    wanted = options(modprobe.config_files(host), module)
+    asked = wanted(host, module, planned)
     for kernel, path in images(host):
-        result = state(host.path(path), wanted, module, require_options)
+        result = state(host.path(path), asked, module, require_options)
         entries.append(
             {
                 "kernel": kernel,
@@ -83,12 +85,19 @@ def facts(host: HostRoot, module: str, require_options: bool) -> list[dict[str, 
     return entries
 
 
-def options(files: List[modprobe.ConfigFile], module: str) -> Dict[str, str]:
-    """What the files alone (no kernel command line) give ``module``."""
-    return modprobe.module_config(files, module).effective()
+def wanted(host: HostRoot, module: str, planned: dict[str, str] | None = None) -> dict[str, str]:
+    """The options that the host's files give ``module``, and so an image should too.
+
+    With ``planned``, as if our own file held these already (it is not written in check mode).
+    """
+    files = modprobe.config_files(host)
+    if planned is None:
+        return modprobe.module_config(files, module).effective()
+    others = [item for item in files if item.path != modprobe.OPTIONS_FILE]
+    return {**modprobe.module_config(others, module).effective(), **planned}
 
 
-def state(path: str, wanted: Dict[str, str], module: str, require_options: bool) -> ImageState:
+def state(path: str, asked: Dict[str, str], module: str, require_options: bool) -> ImageState:
     """Compare the options inside the image at ``path`` with those of the root file system.
 
     not_needed: the module is not inside, so the root file system's options count at its load.
@@ -102,9 +111,10 @@ def state(path: str, wanted: Dict[str, str], module: str, require_options: bool)
     member = module_names(image.names, module)
     if member is None and not require_options:
         return ImageState(NOT_NEEDED, f"no {module}.ko inside")
-    inside = options(modprobe.order_archive(image.kept), module)
+    files = modprobe.order_archive(image.kept)
+    inside = modprobe.module_config(files, module).effective()
     where = f"{member} inside" if member else f"no {module}.ko inside, options asked for"
-    difference = _difference(inside, wanted)
+    difference = _difference(inside, asked)
     if difference:
         return ImageState(STALE, f"{where}; {difference}")
     return ImageState(CURRENT, f"{where}; options agree with the root file system")
@@ -115,15 +125,15 @@ def _is_config(name: str) -> bool:
     return "/" + directory in modprobe.DIRECTORIES
 
 
-def _difference(inside: Dict[str, str], wanted: Dict[str, str]) -> Optional[str]:
+def _difference(inside: Dict[str, str], asked: Dict[str, str]) -> Optional[str]:
     parts = []
-    for parameter in sorted(set(inside) | set(wanted)):
+    for parameter in sorted(set(inside) | set(asked)):
         if parameter not in inside:
             parts.append(f"{parameter} is missing")
-        elif parameter not in wanted:
+        elif parameter not in asked:
             parts.append(f"{parameter}={inside[parameter]} is left over")
-        elif not modprobe.same_value(parameter, inside[parameter], wanted[parameter]):
-            parts.append(f"{parameter} is {inside[parameter]} and not {wanted[parameter]}")
+        elif not modprobe.same_value(parameter, inside[parameter], asked[parameter]):
+            parts.append(f"{parameter} is {inside[parameter]} and not {asked[parameter]}")
     return ", ".join(parts) or None
 
 

@@ -24,6 +24,8 @@ DIRECTORIES = (
     "/lib/modprobe.d",
 )
 COMMAND_LINE = "/proc/cmdline"
+# Sorts late, so that it wins; named after us, so that it masks no file of a vendor.
+OPTIONS_FILE = "/etc/modprobe.d/zz-epfleet-nvidia.conf"
 
 
 class ConfigFile(NamedTuple):

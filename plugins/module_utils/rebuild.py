@@ -9,7 +9,7 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs, modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs
 
 if TYPE_CHECKING:
     from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
@@ -77,8 +77,7 @@ def _build(image: Dict[str, Any], built: str, run: RunCommand) -> None:
 
 
 def _verify(host: HostRoot, image: Dict[str, Any], built: str, module: str, require: bool) -> None:
-    wanted = initramfs.options(modprobe.config_files(host), module)
-    result = initramfs.state(built, wanted, module, require)
+    result = initramfs.state(built, initramfs.wanted(host, module), module, require)
     if result.state not in (initramfs.CURRENT, initramfs.NOT_NEEDED):
         raise RebuildError(
             f"The new initramfs of kernel {image['kernel']} is not right ({result.state}:"

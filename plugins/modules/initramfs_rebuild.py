@@ -20,6 +20,12 @@ options:
     description: Hold the options of an image to be needed even without C(nvidia.ko) in it.
     type: bool
     default: false
+  planned_options:
+    description:
+      - Options that C(/etc/modprobe.d/zz-epfleet-nvidia.conf) is going to hold, as
+        P(epfleet.expert_parallel.driver_plan#filter) gives them.
+      - For check mode, in which that file is not written. Ignored otherwise.
+    type: dict
 attributes:
   check_mode:
     support: full
@@ -72,12 +78,16 @@ def _describe(images: List[Dict[str, Any]]) -> str:
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={"require_options": {"type": "bool", "default": False}},
+        argument_spec={
+            "require_options": {"type": "bool", "default": False},
+            "planned_options": {"type": "dict"},
+        },
         supports_check_mode=True,
     )
     host = HostRoot()
     require = module.params["require_options"]
-    before = initramfs.facts(host, MODULE, require)
+    planned = module.params["planned_options"] if module.check_mode else None
+    before = initramfs.facts(host, MODULE, require, planned)
     stale = [item for item in before if item["state"] == initramfs.STALE]
     after = before
     if stale and module.check_mode:
