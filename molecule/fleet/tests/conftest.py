@@ -14,12 +14,7 @@ RESULTS = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "build" / "fleet"
 INVENTORY = SCENARIO / "inventory"
 RUNNER = AnsibleRunner(str(INVENTORY))
 NAMES = RUNNER.get_hosts("ep_fleet")
-
-
-def pytest_generate_tests(metafunc):
-    if "_testinfra_host" in metafunc.fixturenames:
-        backends = [f"ansible://{name}?ansible_inventory={INVENTORY}&sudo=true" for name in NAMES]
-        metafunc.parametrize("_testinfra_host", backends, ids=NAMES, indirect=True, scope="module")
+BACKENDS = [f"ansible://{name}?ansible_inventory={INVENTORY}&sudo=true" for name in NAMES]
 
 
 @pytest.fixture(scope="module")
