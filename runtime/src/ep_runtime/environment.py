@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from dataclasses import dataclass
 
 from ep_runtime import _core
+
+_log = logging.getLogger(__name__)
 
 BACKEND_VARIABLE = "EP_RUNTIME_BACKEND"
 TIMEOUT_VARIABLE = "EP_RUNTIME_TIMEOUT_US"
@@ -24,20 +27,22 @@ class EnvironmentChange:
     after: str
 
 
-def integer_setting(argument: str, value: int | None, variable: str, default: int) -> int:
+def integer_setting(
+    argument: str, value: int | None, variable: str, *, default: int, least: int
+) -> int:
     """``value``, else the environment ``variable``, else ``default``.
 
-    Raises ValueError naming the argument or the variable unless the number is >= 0.
+    Raises ValueError naming the argument or the variable unless it is an integer >= ``least``.
     """
     if value is not None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{argument} must be an integer >= 0, got {value!r}.")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{argument} must be an integer >= {least}, got {value!r}.")
         return value
     text = os.environ.get(variable, "")
     if not text:
         return default
-    if not text.isdecimal():
-        raise ValueError(f"{variable} must be an integer >= 0, got {text!r}.")
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{variable} must be an integer >= {least}, got {text!r}.")
     return int(text)
 
 
@@ -87,24 +92,35 @@ def apply_nvshmem_environment(
     return depth, tuple(changes)
 
 
-def queue_pair_problem(
-    *,
-    num_max_dispatch_tokens_per_rank: int,
-    num_experts: int,
-    num_ranks: int,
-    num_qps_per_rank: int,
-    qp_depth: int,
-) -> str | None:
-    """One sentence saying why these queue pairs can't carry such a dispatch over RDMA, or None."""
-    required = 2 * (num_max_dispatch_tokens_per_rank + 1)
-    if qp_depth < required:
-        return (
-            f"{QP_DEPTH_VARIABLE} is {qp_depth}, but num_max_dispatch_tokens_per_rank="
-            f"{num_max_dispatch_tokens_per_rank} needs 2 * (tokens + 1) = {required}."
-        )
-    if num_qps_per_rank < num_experts // num_ranks:
-        return (
-            f"num_qps_per_rank is {num_qps_per_rank}, but each of the "
-            f"{num_experts // num_ranks} experts of a rank needs a queue pair of its own."
-        )
-    return None
+class QueuePairs:
+    """The RDMA queue pairs to each rank: how many, and how many messages each can hold."""
+
+    def __init__(self, per_rank: int, depth: int) -> None:
+        self.per_rank = per_rank
+        self.depth = depth
+        self._told = False
+
+    def problem(self, layout: _core.LowLatencyLayout) -> str | None:
+        """Say in one sentence why they can't carry this layout's operations, or None."""
+        required = 2 * (layout.max_tokens + 1)
+        if self.depth < required:
+            return (
+                f"{QP_DEPTH_VARIABLE} is {self.depth}, but num_max_dispatch_tokens_per_rank="
+                f"{layout.max_tokens} needs 2 * (tokens + 1) = {required}."
+            )
+        if self.per_rank < layout.local_experts:
+            return (
+                f"num_qps_per_rank is {self.per_rank}, but each of the {layout.local_experts} "
+                "experts of a rank needs a queue pair of its own."
+            )
+        return None
+
+    def check(self, layout: _core.LowLatencyLayout, *, rdma_peers: bool) -> None:
+        """AssertionError with the problem where peers are reached over RDMA, else one warning."""
+        problem = self.problem(layout)
+        if problem is None:
+            return
+        assert not rdma_peers, problem
+        if not self._told:
+            _log.warning("%s No peer is reached over RDMA, so this goes on.", problem)
+            self._told = True

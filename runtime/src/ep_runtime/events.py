@@ -16,7 +16,7 @@ class EventHandle:
     def __init__(self) -> None:
         self._event: torch.cuda.Event | None = None
         if torch.cuda.is_available():
-            self._event = torch.cuda.Event()
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream())
 
     def current_stream_wait(self) -> None:

@@ -49,7 +49,8 @@ def _default_process_group(rank: int, group_size: int) -> dist.ProcessGroup:
     if not dist.is_initialized():
         if group_size == 1:
             # Nobody to meet, so no address is needed.
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         else:
             missing = [n for n in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(n)]
             if missing:
@@ -71,7 +72,7 @@ def _default_process_group(rank: int, group_size: int) -> dist.ProcessGroup:
 def resolve_group(
     group: dist.ProcessGroup | None, comm: Any, rank: int | None, group_size: int | None
 ) -> RankGroup:
-    """The group given in one of three ways: a process group, an mpi4py ``comm``, or numbers.
+    """Take the group in one of three forms: a process group, an mpi4py ``comm``, or numbers.
 
     ``rank`` and ``group_size`` name the default process group, which is started over gloo if
     there is none. Beside a group they must agree with it. Raises ValueError otherwise.

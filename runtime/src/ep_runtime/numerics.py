@@ -18,10 +18,14 @@ LOGFMT_OCTAVES = 32.0  # magnitudes below amax * 2**-32 are not told apart
 _FP8_NAN = 0x7F
 
 
+def _in_groups(rows: torch.Tensor) -> torch.Tensor:
+    return rows.reshape(*rows.shape[:-1], rows.shape[-1] // GROUP, GROUP)
+
+
 def _grouped(rows: torch.Tensor) -> torch.Tensor:
     if rows.shape[-1] % GROUP != 0:
         raise ValueError(f"hidden must be a multiple of {GROUP}, got {rows.shape[-1]}.")
-    return rows.to(torch.float32).unflatten(-1, (-1, GROUP))
+    return _in_groups(rows.to(torch.float32))
 
 
 def _power_of_two_at_least(values: torch.Tensor) -> torch.Tensor:
@@ -71,7 +75,7 @@ def pack_ue8m0(inverse: torch.Tensor) -> torch.Tensor:
 
 
 def unpack_ue8m0(words: torch.Tensor) -> torch.Tensor:
-    """The float32 scales [..., 4 * G] that ``pack_ue8m0`` packed into int32 [..., G]."""
+    """Unpack float32 scales [..., 4 * G] from what ``pack_ue8m0`` gave, int32 [..., G]."""
     exponent = words.contiguous().view(torch.uint8).to(torch.int32)
     return (exponent << 23).view(torch.float32)
 
@@ -111,7 +115,7 @@ def encode_logfmt(rows: torch.Tensor) -> LogfmtRows:
     ``c`` stands for ``2**(low + (c - 1) * step)``, ``step = (high - low) / 510``; of two codes the
     nearer in value (not in logarithm) is taken, and 0 stands for anything nearer to zero.
     """
-    grouped = rows.contiguous().unflatten(-1, (-1, GROUP))
+    grouped = _in_groups(rows.contiguous())
     magnitude = grouped.abs()
     extremes = torch.stack((magnitude.amax(-1), magnitude.amin(-1)), dim=-1)
     high, low = _log_range(extremes)

@@ -1,0 +1,368 @@
+"""The reference backend: the operations in plain torch, rows carried by torch.distributed.
+
+It runs anywhere, without a GPU, and says what is right: the kernels of the other backends are
+tested against it. Work is done on the CPU; GPU tensors are copied there and back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ep_runtime import numerics
+from ep_runtime.backends import routing
+from ep_runtime.backends.base import (
+    RECEIVE,
+    SEND,
+    CombineRequest,
+    DispatchRequest,
+)
+from ep_runtime.backends.messages import Deadline, Message, Messenger
+from ep_runtime.errors import EPError, EPPeerLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ep_runtime.group import RankGroup
+
+_log = logging.getLogger(__name__)
+_CLEAN_TIMEOUT_US = 100_000_000
+_DISPATCH, _COMBINE, _CLEAN = 1, 2, 3
+_NAMES = {_DISPATCH: "dispatch", _COMBINE: "combine", _CLEAN: "clean"}
+
+
+class ReferenceBackend:
+    """One private gloo group and the masks. Creation is collective.
+
+    ``num_bytes`` is only the size of ``local_buffer``: rows never lie there. ``wait_stats`` of the
+    operations count nanoseconds.
+    """
+
+    name = "reference"
+
+    def __init__(
+        self,
+        ranks: RankGroup,
+        num_bytes: int,
+        *,
+        enable_shrink: bool,
+        device: torch.device,
+    ) -> None:
+        self.rank, self.size = ranks.rank, ranks.size
+        self.masked = [False] * ranks.size
+        self._enable_shrink = enable_shrink
+        self._device = device
+        self._num_bytes = num_bytes
+        self._local: torch.Tensor | None = None
+        self._combine_buffer: torch.Tensor | None = None
+        self._messenger = Messenger(ranks)
+        self._sequence = 0
+
+    def dispatch(self, request: DispatchRequest) -> _ReferenceDispatch:
+        """Prepare a dispatch."""
+        return _ReferenceDispatch(self, request)
+
+    def combine(self, request: CombineRequest) -> _ReferenceCombine:
+        """Prepare a combine."""
+        return _ReferenceCombine(self, request)
+
+    def next_combine_buffer(
+        self, max_tokens_per_rank: int, hidden: int, num_experts: int
+    ) -> torch.Tensor:
+        """Memory that the next ``zero_copy`` combine reads."""
+        shape = (num_experts // self.size, self.size * max_tokens_per_rank, hidden + hidden // 64)
+        buffer = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
+        self._combine_buffer = buffer[..., :hidden]
+        return self._combine_buffer
+
+    def take_combine_buffer(self, request: CombineRequest) -> torch.Tensor:
+        """Give what ``next_combine_buffer`` handed out for this combine, once."""
+        buffer, self._combine_buffer = self._combine_buffer, None
+        if buffer is None or buffer.shape != request.x.shape:
+            raise RuntimeError(
+                "zero_copy needs the rows in get_next_low_latency_combine_buffer(handle) of this "
+                "very handle, which was not called since the last combine."
+            )
+        return buffer
+
+    def local_buffer(self) -> torch.Tensor:
+        """Memory of the size asked for; this backend keeps nothing in it."""
+        if self._local is None:
+            self._local = torch.zeros(self._num_bytes, dtype=torch.uint8, device=self._device)
+        return self._local
+
+    def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Wait for all ranks that are not masked, zero the local buffer, and wait again."""
+        for _ in range(2):
+            fields = (_CLEAN, max_tokens_per_rank, hidden, num_experts)
+            sequence = self.send(
+                {peer: Message(fields, ()) for peer in self.peers()}, _CLEAN_TIMEOUT_US
+            )
+            for _ in self.receive(sequence, fields, _CLEAN_TIMEOUT_US, None):
+                pass
+            if self._local is not None:
+                self._local.zero_()
+
+    def set_mask(self, rank: int, masked: bool) -> None:
+        """Mask or unmask one rank."""
+        self.masked[rank] = masked
+
+    def query_mask(self, out: torch.Tensor) -> None:
+        """Write 0 or 1 per rank."""
+        out.view(-1).copy_(torch.tensor(self.masked, dtype=torch.int32))
+
+    def clear_mask(self) -> None:
+        """Unmask all ranks."""
+        self.masked = [False] * self.size
+
+    def check(self) -> None:
+        """Return: every phase raises its own errors when it runs."""
+
+    def transport_report(self) -> dict[str, Any]:
+        """Name the path to each rank."""
+        peers = ["self" if rank == self.rank else "gloo" for rank in range(self.size)]
+        return {"backend": self.name, "peers": peers, "num_sms": 0, "nic_handler": None}
+
+    def destroy(self) -> None:
+        """Close the private group once peers have fetched what they were sent."""
+        self._messenger.close()
+
+    def peers(self) -> list[int]:
+        """All ranks that are not masked, this one included."""
+        return [peer for peer in range(self.size) if not self.masked[peer]]
+
+    def send(self, messages: dict[int, Message], timeout_us: int) -> int:
+        """Start sending one message per peer; returns the number of the operation."""
+        self._sequence += 1
+        phase = f"{_NAMES[next(iter(messages.values())).fields[0]]} send" if messages else "send"
+        # Two operations may be in flight: what came before them must have been received.
+        self._messenger.retire(self._sequence - 1, Deadline(timeout_us), self._lost)
+        for peer, message in messages.items():
+            if self.masked[peer]:  # it was lost a moment ago
+                continue
+            try:
+                self._messenger.send(self._sequence, peer, message, phase)
+            except EPPeerLostError as error:
+                self._lost(error)
+        return self._sequence
+
+    def receive(
+        self,
+        sequence: int,
+        fields: tuple[int, ...],
+        timeout_us: int,
+        wait_stats: torch.Tensor | None,
+    ) -> Iterator[tuple[int, Message]]:
+        """Each unmasked rank's message of one operation, in rank order.
+
+        ``fields`` are ours; the peer's must be the same. Waits are added to ``wait_stats`` in ns.
+        """
+        phase = f"{_NAMES[fields[0]]} receive"
+        deadline = Deadline(timeout_us)
+        waits = [0] * self.size
+        for peer in self.peers():
+            begin = time.monotonic_ns()
+            try:
+                message = self._messenger.receive(sequence, peer, phase, deadline)
+            except EPPeerLostError as error:
+                self._lost(error)
+                continue
+            waits[peer] = time.monotonic_ns() - begin
+            self._compare(fields, message.fields, peer, phase)
+            yield peer, message
+        if wait_stats is not None:
+            wait_stats.add_(torch.tensor(waits, dtype=torch.int64).to(wait_stats.device))
+
+    def _compare(
+        self, ours: tuple[int, ...], theirs: tuple[int, ...], peer: int, phase: str
+    ) -> None:
+        names = ("operation", "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "format")
+        for name, mine, other in zip(names, ours, theirs):
+            if mine != other:
+                raise EPError(
+                    f"rank {self.rank}: {phase} has {name} {mine} here, but {other} on rank "
+                    f"{peer}: all ranks must make the same calls.",
+                    rank=self.rank,
+                    peer=peer,
+                    phase=phase,
+                )
+
+    def _lost(self, error: EPPeerLostError) -> None:
+        """Go on without the peer when shrinking is enabled, else raise."""
+        if not self._enable_shrink or error.peer is None:
+            raise error
+        _log.warning("%s; rank %d is masked from now on.", error, error.peer)
+        self.masked[error.peer] = True
+
+
+def _bytes_of(rows: torch.Tensor) -> torch.Tensor:
+    """[N, B] uint8 view or copy of contiguous rows [N, ...] of B bytes."""
+    return rows.contiguous().view(torch.uint8).reshape(rows.shape[0], -1)
+
+
+class _ReferenceDispatch:
+    """One dispatch: its outputs, and the two phases that fill them."""
+
+    def __init__(self, backend: ReferenceBackend, request: DispatchRequest) -> None:
+        self._backend = backend
+        self._request = request
+        self._sequence = 0
+        self._hidden = request.x.shape[1]
+        self._local_experts = request.num_experts // backend.size
+        form = request.use_fp8 + 2 * request.round_scale  # UE8M0 differs only where it is unpacked
+        self._fields = (
+            _DISPATCH,
+            request.max_tokens_per_rank,
+            self._hidden,
+            request.num_experts,
+            form,
+        )
+        self._outputs = self._allocate(request.x.device)
+        self.result = self._outputs.result
+
+    def _allocate(self, device: torch.device) -> routing.DispatchOutputs:
+        return routing.DispatchOutputs.allocate(
+            self._request, self._backend.size, self._local_experts, device
+        )
+
+    def run(self, phases: int) -> None:
+        """Send, receive, or both, before it returns."""
+        if phases & SEND:
+            self._send()
+        if phases & RECEIVE:
+            self._receive()
+
+    def _send(self) -> None:
+        request, backend = self._request, self._backend
+        routes = routing.plan_routes(
+            request.topk_idx.cpu(), request.num_experts, request.max_tokens_per_rank, backend.rank
+        )
+        x = request.x.cpu()
+        if request.use_fp8:
+            data, inverse = numerics.quantize_fp8(x, request.round_scale)
+            payload = torch.cat((_bytes_of(data), _bytes_of(inverse)), dim=1)
+        else:
+            payload = _bytes_of(x)
+        messages = {}
+        for peer in backend.peers():
+            tokens, entries = routes.to_rank(peer, self._local_experts)
+            parts = (_bytes_of(entries).view(-1), payload[tokens].view(-1))
+            messages[peer] = Message(self._fields, parts)
+        self._sequence = backend.send(messages, request.timeout_us)
+
+    def _receive(self) -> None:
+        request, backend = self._request, self._backend
+        arrived = backend.receive(
+            self._sequence, self._fields, request.timeout_us, request.wait_stats
+        )
+        row_bytes = self._hidden + self._hidden // 32 if request.use_fp8 else 2 * self._hidden
+        rows = routing.ReceivedRows.collect(arrived, row_bytes)
+        on_cpu = self.result.recv_x.device.type == "cpu"
+        outputs = self._outputs if on_cpu else self._allocate(torch.device("cpu"))
+        outputs.fill(rows, request, self._hidden)
+        if not on_cpu:
+            self._outputs.copy_from(outputs)
+        if request.cumulative_stats is not None:
+            request.cumulative_stats.add_(self.result.recv_count)
+
+
+class _ReferenceCombine:
+    """One combine into ``request.out``."""
+
+    def __init__(self, backend: ReferenceBackend, request: CombineRequest) -> None:
+        self._backend = backend
+        self._request = request
+        self._sequence = 0
+        self._source = backend.take_combine_buffer(request) if request.zero_copy else request.x
+        self._places = routing.top_k_places(request.src_info)
+        self._hidden = request.x.shape[2]
+        self._fields = (
+            _COMBINE,
+            request.max_tokens_per_rank,
+            self._hidden,
+            request.num_experts,
+            int(request.use_logfmt),
+        )
+
+    def run(self, phases: int) -> None:
+        """Send, receive, or both, before it returns."""
+        if phases & SEND:
+            self._send()
+        if phases & RECEIVE:
+            self._receive()
+
+    def _send(self) -> None:
+        request, backend = self._request, self._backend
+        source, layout = self._source.cpu(), request.layout_range.cpu()
+        tokens, places = request.src_info.cpu(), self._places.cpu()
+        messages = {}
+        for peer in backend.peers():
+            expert, row = routing.rows_of_rank(layout[:, peer])
+            entries = torch.stack((tokens[expert, row], places[expert, row]), dim=1)
+            payload = self._encode(source[expert, row])
+            messages[peer] = Message(self._fields, (_bytes_of(entries).view(-1), payload.view(-1)))
+        self._sequence = backend.send(messages, request.timeout_us)
+
+    def _encode(self, rows: torch.Tensor) -> torch.Tensor:
+        if not self._request.use_logfmt:
+            return _bytes_of(rows)
+        coded = numerics.encode_logfmt(rows)
+        return torch.cat(
+            [_bytes_of(t) for t in (coded.words, coded.extremes, coded.encoded)], dim=1
+        )
+
+    def _decode(self, payload: torch.Tensor) -> torch.Tensor:
+        """float32 rows [N, H] from their bytes [N, B]."""
+        if not self._request.use_logfmt:
+            return payload.view(torch.bfloat16).to(torch.float32)
+        groups = self._hidden // numerics.GROUP
+        widths = [2 * self._hidden, 4 * groups, groups]
+        words, extremes, encoded = torch.split(payload, widths, dim=1)
+        coded = numerics.LogfmtRows(
+            words.contiguous().view(torch.int16).view(-1, groups, numerics.GROUP),
+            extremes.contiguous().view(torch.bfloat16).view(-1, groups, 2),
+            encoded.contiguous().view(torch.bool),
+        )
+        return numerics.decode_logfmt(coded)
+
+    def _receive(self) -> None:
+        request, backend = self._request, self._backend
+        groups = self._hidden // numerics.GROUP
+        row_bytes = 2 * self._hidden + (5 * groups if request.use_logfmt else 0)
+        arrived = backend.receive(
+            self._sequence, self._fields, request.timeout_us, request.wait_stats
+        )
+        entries = [torch.empty((0, 2), dtype=torch.int64)]
+        payloads = [torch.empty((0, row_bytes), dtype=torch.uint8)]
+        for _, message in arrived:
+            entries.append(message.parts[0].view(torch.int32).view(-1, 2).long())
+            payloads.append(message.parts[1].view(-1, row_bytes))
+        token, place = torch.cat(entries).unbind(1)
+        topk_idx, weights = request.topk_idx.cpu(), request.topk_weights.cpu()
+        row_of = torch.full(topk_idx.shape, -1, dtype=torch.int64)
+        row_of[token, place] = torch.arange(token.numel())
+        owners = topk_idx.div(request.num_experts // backend.size, rounding_mode="floor")
+        wanted = (topk_idx >= 0) & ~torch.tensor(backend.masked)[owners.clamp_min(0)]
+        self._require_all(wanted & (row_of < 0), owners)
+        rows = self._decode(torch.cat(payloads))
+        total = torch.zeros(request.out.shape, dtype=torch.float32)
+        for k in range(topk_idx.shape[1]):
+            tokens = wanted[:, k].nonzero().squeeze(1)
+            total[tokens] += rows[row_of[tokens, k]] * weights[tokens, k].unsqueeze(1)
+        request.out.copy_(total.to(torch.bfloat16))
+
+    def _require_all(self, missing: torch.Tensor, owners: torch.Tensor) -> None:
+        if not bool(missing.any()):
+            return
+        token, k = missing.nonzero()[0].tolist()
+        peer = int(owners[token, k])
+        raise EPError(
+            f"rank {self._backend.rank}: combine got no row from rank {peer} for token {token}, "
+            f"top-k place {k}: topk_idx must be the one that was dispatched.",
+            rank=self._backend.rank,
+            peer=peer,
+            phase="combine receive",
+        )

@@ -1,0 +1,189 @@
+"""Checks of the low-latency calls' arguments, in one sentence each.
+
+They raise RuntimeError where callers of DeepEP get one from its compiled part.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ep_runtime import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise RuntimeError with ``message`` unless ``condition``."""
+    if not condition:
+        raise RuntimeError(message)
+
+
+@lru_cache(maxsize=64)
+def layout_of(
+    num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+) -> _core.LowLatencyLayout:
+    """Lay out symmetric memory; RuntimeError for shapes that have no layout."""
+    try:
+        return _core.low_latency_layout(
+            num_max_dispatch_tokens_per_rank, hidden, num_ranks, num_experts
+        )
+    except ValueError as error:
+        raise RuntimeError(str(error)) from None
+
+
+def check_memory(layout: _core.LowLatencyLayout, num_rdma_bytes: int) -> None:
+    """Refuse shapes that need more symmetric memory than the buffer has."""
+    require(
+        layout.total_bytes <= num_rdma_bytes,
+        f"num_rdma_bytes is {num_rdma_bytes}, but num_max_dispatch_tokens_per_rank="
+        f"{layout.max_tokens}, hidden={layout.hidden}, num_experts={layout.num_experts} on "
+        f"{layout.num_ranks} ranks need {layout.total_bytes} bytes.",
+    )
+
+
+def _check_tensor(
+    name: str,
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    shape: Sequence[int],
+    device: torch.device,
+) -> None:
+    """Require exactly this; a -1 in ``shape`` allows any size."""
+    require(tensor.dtype == dtype, f"{name} must be {dtype}, got {tensor.dtype}.")
+    got = tuple(tensor.shape)
+    fits = len(got) == len(shape) and all(w in (-1, g) for g, w in zip(got, shape))
+    require(fits, f"{name} must have shape {_shape(shape)}, got {_shape(got)}.")
+    require(tensor.is_contiguous(), f"{name} must be contiguous, got strides {tensor.stride()}.")
+    require(tensor.device == device, f"{name} must be on {device}, got {tensor.device}.")
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return "[" + ", ".join("any" if size == -1 else str(size) for size in sizes) + "]"
+
+
+def check_modes(async_finish: bool, return_recv_hook: bool) -> None:
+    """Refuse both ways of overlapping at once."""
+    require(
+        not (async_finish and return_recv_hook),
+        "async_finish and return_recv_hook exclude each other, got both.",
+    )
+
+
+def _check_topk(topk_idx: torch.Tensor, tokens: int, layout: _core.LowLatencyLayout) -> None:
+    require(topk_idx.dim() == 2, f"topk_idx must have 2 dimensions, got {topk_idx.dim()}.")
+    require(
+        topk_idx.shape[0] == tokens,
+        f"topk_idx must have a row for each of the {tokens} tokens, got {topk_idx.shape[0]}.",
+    )
+    require(
+        1 <= topk_idx.shape[1] <= layout.topk_capacity,
+        f"topk_idx must have 1 to min({_core.MAX_TOPK}, num_experts) = {layout.topk_capacity} "
+        f"columns, got {topk_idx.shape[1]}.",
+    )
+    require(
+        tokens <= layout.max_tokens,
+        f"num_max_dispatch_tokens_per_rank is {layout.max_tokens}, but there are {tokens} tokens.",
+    )
+
+
+def check_dispatch(
+    *,
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    layout: _core.LowLatencyLayout,
+    cumulative_stats: torch.Tensor | None,
+    wait_stats: torch.Tensor | None,
+    use_fp8: bool,
+    round_scale: bool,
+    use_ue8m0: bool,
+) -> None:
+    """Check a dispatch against the layout that its ``x``, ranks and experts gave."""
+    tokens, hidden = x.shape
+    _check_tensor("x", x, torch.bfloat16, (tokens, hidden), x.device)
+    _check_topk(topk_idx, tokens, layout)
+    _check_tensor("topk_idx", topk_idx, torch.int64, topk_idx.shape, x.device)
+    if cumulative_stats is not None:
+        name, shape = "cumulative_local_expert_recv_stats", (layout.local_experts,)
+        _check_tensor(name, cumulative_stats, torch.int32, shape, x.device)
+    if wait_stats is not None:
+        name, shape = "dispatch_wait_recv_cost_stats", (layout.num_ranks,)
+        _check_tensor(name, wait_stats, torch.int64, shape, x.device)
+    if use_ue8m0:
+        require(use_fp8, "use_ue8m0 needs use_fp8=True, got False.")
+        require(round_scale, "use_ue8m0 needs round_scale=True, got False.")
+        require(hidden % 512 == 0, f"use_ue8m0 needs hidden % 512 == 0, got hidden {hidden}.")
+
+
+def check_combine(
+    *,
+    x: torch.Tensor,
+    topk_idx: torch.Tensor,
+    topk_weights: torch.Tensor,
+    src_info: torch.Tensor,
+    layout_range: torch.Tensor,
+    layout: _core.LowLatencyLayout,
+    out: torch.Tensor | None,
+    wait_stats: torch.Tensor | None,
+    use_logfmt: bool,
+    zero_copy: bool,
+) -> None:
+    """Check a combine against the layout of its handle."""
+    require(
+        x.dtype not in (torch.float8_e4m3fn, torch.uint8),
+        f"x of low_latency_combine must be torch.bfloat16, got {x.dtype}: FP8 rows of a dispatch "
+        "must be turned back first.",
+    )
+    rows = layout.num_ranks * layout.max_tokens
+    _check_tensor("x", x, torch.bfloat16, (layout.local_experts, rows, layout.hidden), x.device)
+    _check_topk(topk_idx, topk_weights.shape[0], layout)
+    _check_tensor("topk_idx", topk_idx, torch.int64, topk_idx.shape, x.device)
+    _check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, x.device)
+    shape: tuple[int, ...] = (layout.local_experts, rows)
+    _check_tensor("src_info of handle", src_info, torch.int32, shape, x.device)
+    shape = (layout.local_experts, layout.num_ranks)
+    _check_tensor("layout_range of handle", layout_range, torch.int64, shape, x.device)
+    if out is not None:
+        shape = (topk_idx.shape[0], layout.hidden)
+        _check_tensor("out", out, torch.bfloat16, shape, x.device)
+    if wait_stats is not None:
+        name, shape = "combine_wait_recv_cost_stats", (layout.num_ranks,)
+        _check_tensor(name, wait_stats, torch.int64, shape, x.device)
+    require(
+        not (zero_copy and use_logfmt),
+        "zero_copy and use_logfmt exclude each other, got both.",
+    )
+
+
+def check_rows(x: torch.Tensor) -> None:
+    """Require the two dimensions that the layout is made from."""
+    require(x.dim() == 2, f"x must have 2 dimensions, got {x.dim()}.")
+
+
+def unpack_handle(handle: Any) -> tuple[torch.Tensor, torch.Tensor, int, int, int]:
+    """Take ``(src_info, layout_range, tokens per rank, hidden, experts)`` as dispatched."""
+    require(
+        isinstance(handle, tuple) and len(handle) == 5,
+        "handle must be the 5-tuple that low_latency_dispatch returned.",
+    )
+    src_info, layout_range, max_tokens, hidden, num_experts = handle
+    return src_info, layout_range, max_tokens, hidden, num_experts
+
+
+def check_sizes(
+    num_nvl_bytes: int, num_rdma_bytes: int, low_latency_mode: bool, num_ranks: int
+) -> None:
+    """Check a constructor's byte counts."""
+    for name, value in (("num_nvl_bytes", num_nvl_bytes), ("num_rdma_bytes", num_rdma_bytes)):
+        require(
+            value >= 0 and value % 128 == 0,
+            f"{name} must be a multiple of 128 and not negative, got {value}.",
+        )
+    require(
+        num_rdma_bytes == 0 or low_latency_mode or num_ranks > 8,
+        f"num_rdma_bytes={num_rdma_bytes} needs low_latency_mode=True or more than 8 ranks, got "
+        f"{num_ranks} ranks.",
+    )

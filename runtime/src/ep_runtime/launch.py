@@ -1,0 +1,131 @@
+"""How an operation's two phases meet streams, events and hooks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ep_runtime.backends.base import RECEIVE, SEND, SEND_AND_RECEIVE, Operation
+from ep_runtime.checks import require
+from ep_runtime.events import EventHandle, EventOverlap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Symmetric memory has two slots, so a third result would overwrite the first.
+MAX_UNRECEIVED = 2
+
+
+class Launcher:
+    """Runs the operations of one buffer and knows which of them were not received yet."""
+
+    def __init__(self) -> None:
+        self._unreceived: list[_ReceiveHook] = []
+        self._comm_stream: torch.cuda.Stream | None = None
+
+    def comm_stream(self, device: torch.device) -> torch.cuda.Stream:
+        """Give the high-priority stream of operations without a hook, made at the first call."""
+        if self._comm_stream is None:
+            self._comm_stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+        return self._comm_stream
+
+    def run(
+        self,
+        operation: Operation,
+        name: str,
+        tensors: tuple[torch.Tensor, ...],
+        *,
+        async_finish: bool,
+        return_recv_hook: bool,
+    ) -> tuple[EventOverlap, Callable[[], None] | None]:
+        """Start ``operation``, which reads and writes ``tensors`` (at least one).
+
+        With a hook the send runs on the current stream. Otherwise all of it runs on the
+        communication stream, after what the current stream holds; the current stream waits for
+        it unless ``async_finish``. On the CPU it is done on return.
+        """
+        require(
+            len(self._unreceived) < MAX_UNRECEIVED,
+            f"{name}: {len(self._unreceived)} operations were sent whose receive hooks were not "
+            f"called, and at most {MAX_UNRECEIVED} may be: call the hooks first.",
+        )
+        device = tensors[0].device
+        if return_recv_hook:
+            operation.run(SEND)
+            hook = _ReceiveHook(self._unreceived, operation, name, device)
+            self._unreceived.append(hook)
+            return EventOverlap(), hook
+        if device.type != "cuda":
+            operation.run(SEND_AND_RECEIVE)
+            return EventOverlap(EventHandle(), tensors) if async_finish else EventOverlap(), None
+        return self._run_on_comm_stream(operation, tensors, device, async_finish), None
+
+    def forget(self) -> None:
+        """Drop operations that were not received; their hooks become errors."""
+        for hook in self._unreceived:
+            hook.cancel()
+        self._unreceived.clear()
+
+    def _run_on_comm_stream(
+        self,
+        operation: Operation,
+        tensors: tuple[torch.Tensor, ...],
+        device: torch.device,
+        async_finish: bool,
+    ) -> EventOverlap:
+        comm = self.comm_stream(device)
+        compute = torch.cuda.current_stream(device)
+        comm.wait_stream(compute)
+        with torch.cuda.stream(comm):
+            operation.run(SEND_AND_RECEIVE)
+            event = EventHandle()
+        if not async_finish:
+            event.current_stream_wait()
+            return EventOverlap()
+        if not torch.cuda.is_current_stream_capturing():
+            # The caller may drop the event and the tensors before the communication is done.
+            for tensor in tensors:
+                tensor.record_stream(comm)
+        return EventOverlap(event, tensors)
+
+
+class _ReceiveHook:
+    """Receives one operation, on the stream that sent it; to be called exactly once."""
+
+    def __init__(
+        self,
+        unreceived: list[_ReceiveHook],
+        operation: Operation,
+        name: str,
+        device: torch.device,
+    ) -> None:
+        self._unreceived = unreceived
+        self._operation: Operation | None = operation
+        self._name = name
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def __call__(self) -> None:
+        operation, self._operation = self._operation, None
+        if operation is None:
+            raise RuntimeError(
+                f"the receive hook of this {self._name} was called before, or the buffer was "
+                "cleaned since."
+            )
+        self._unreceived.remove(self)
+        if self._stream is None:
+            operation.run(RECEIVE)
+            return
+        current = torch.cuda.current_stream(self._stream.device)
+        if current == self._stream:
+            operation.run(RECEIVE)
+            return
+        # Called on another stream: its earlier work comes first, its later work sees the result.
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            operation.run(RECEIVE)
+        current.wait_stream(self._stream)
+
+    def cancel(self) -> None:
+        """Make a later call an error."""
+        self._operation = None
