@@ -200,7 +200,7 @@ class ReferenceBackend:
 
 def _bytes_of(rows: torch.Tensor) -> torch.Tensor:
     """[N, B] uint8 view or copy of contiguous rows [N, ...] of B bytes."""
-    return rows.contiguous().view(torch.uint8).reshape(rows.shape[0], -1)
+    return rows.flatten(1).contiguous().view(torch.uint8)
 
 
 class _ReferenceDispatch:
@@ -300,9 +300,11 @@ class _ReferenceCombine:
         tokens, places = request.src_info.cpu(), self._places.cpu()
         messages = {}
         for peer in backend.peers():
-            expert, row = routing.rows_of_rank(layout[:, peer])
-            entries = torch.stack((tokens[expert, row], places[expert, row]), dim=1)
-            payload = self._encode(source[expert, row])
+            mine = layout[:, peer]
+            entries = torch.stack(
+                (routing.rows_of_rank(tokens, mine), routing.rows_of_rank(places, mine)), dim=1
+            )
+            payload = self._encode(routing.rows_of_rank(source, mine))
             messages[peer] = Message(self._fields, (_bytes_of(entries).view(-1), payload.view(-1)))
         self._sequence = backend.send(messages, request.timeout_us)
 
@@ -347,11 +349,12 @@ class _ReferenceCombine:
         owners = topk_idx.div(request.num_experts // backend.size, rounding_mode="floor")
         wanted = (topk_idx >= 0) & ~torch.tensor(backend.masked)[owners.clamp_min(0)]
         self._require_all(wanted & (row_of < 0), owners)
-        rows = self._decode(torch.cat(payloads))
+        payload = torch.cat(payloads)
         total = torch.zeros(request.out.shape, dtype=torch.float32)
         for k in range(topk_idx.shape[1]):
             tokens = wanted[:, k].nonzero().squeeze(1)
-            total[tokens] += rows[row_of[tokens, k]] * weights[tokens, k].unsqueeze(1)
+            rows = self._decode(payload.index_select(0, row_of[tokens, k]))
+            total.index_add_(0, tokens, rows * weights[tokens, k].unsqueeze(1))
         request.out.copy_(total.to(torch.bfloat16))
 
     def _require_all(self, missing: torch.Tensor, owners: torch.Tensor) -> None:

@@ -67,6 +67,11 @@ def plan_routes(
     return Routes(token, place, expert)
 
 
+def _words(rows: torch.Tensor) -> torch.Tensor:
+    """Contiguous rows as int64 words, a type that every operation knows."""
+    return rows.view(torch.int64)
+
+
 @dataclass(frozen=True)
 class ReceivedRows:
     """All rows that arrived, in order of source rank: int64 [N] each, and the payload [n, B]."""
@@ -149,18 +154,18 @@ class DispatchOutputs:
         expert = rows.expert[order]
         before = ends[:, -1].cumsum(0) - ends[:, -1]
         position = torch.arange(order.numel()) - before[expert]
-        payload = rows.payload[rows.row[order]]
         result.src_info[expert, position] = rows.token[order].to(torch.int32)
         self.places[expert, position] = rows.place[order].to(torch.int32)
         data_bytes = hidden * result.recv_x.element_size()
-        raw = result.recv_x.view(torch.uint8)
-        raw.view(-1, data_bytes).index_copy_(
-            0, expert * raw.shape[1] + position, payload[:, :data_bytes]
-        )
+        data = rows.payload[:, :data_bytes].contiguous().view(result.recv_x.dtype)
+        # Whole rows, straight to where an expert's block begins: element-wise indexing is slow.
+        of_expert = torch.split(rows.row[order], ends[:, -1].tolist())
+        for block, chosen in zip(_words(result.recv_x), of_expert):
+            torch.index_select(_words(data), 0, chosen, out=block[: chosen.numel()])
         if result.scales is not None:
-            inverse = payload[:, data_bytes:].contiguous().view(torch.float32)
+            inverse = rows.payload[:, data_bytes:].contiguous().view(torch.float32)
             values = numerics.pack_ue8m0(inverse) if request.use_ue8m0 else inverse
-            result.scales[expert, position] = values
+            result.scales[expert, position] = values[rows.row[order]]
 
     def copy_from(self, other: DispatchOutputs) -> None:
         """Copy all tensors, also between devices."""
@@ -188,13 +193,8 @@ def top_k_places(src_info: torch.Tensor) -> torch.Tensor:
     return src_info.as_strided(src_info.shape, src_info.stride(), src_info.numel())
 
 
-def rows_of_rank(layout: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """List the rows that ``layout`` [L] (begin << 32 | count) names.
-
-    Returns local expert and row, int64 [N] each.
-    """
-    begin, count = layout >> 32, layout & 0xFFFFFFFF
-    expert = torch.repeat_interleave(torch.arange(layout.numel()), count)
-    before = count.cumsum(0) - count
-    row = torch.arange(expert.numel()) - before[expert] + begin[expert]
-    return expert, row
+def rows_of_rank(rows: torch.Tensor, layout: torch.Tensor) -> torch.Tensor:
+    """Pick from ``rows`` [L, R*M, ...] those that ``layout`` [L] (begin << 32 | count) names."""
+    begins, counts = (layout >> 32).tolist(), (layout & 0xFFFFFFFF).tolist()
+    blocks = zip(rows, begins, counts)
+    return torch.cat([block[begin : begin + count] for block, begin, count in blocks])
