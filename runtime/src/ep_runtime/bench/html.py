@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ep_runtime.bench import plots
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import REFERENCE_NOTE, rate
+from ep_runtime.bench.table import REFERENCE_NOTE, microseconds, rate
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
 _SHORT_TITLES = {**_TITLES, "pair": "Both"}
@@ -28,13 +28,6 @@ _SLOWEST_SHOWN = 16
 
 _WIDE_IN = 10.4
 _NARROW_IN = 4.4
-
-
-def microseconds(value: float) -> str:
-    """Format a time with as many digits as can matter."""
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def byte_size(value: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -123,17 +124,17 @@ class _Run:
         self.deadline.phase = "rendezvous"
         self.device = pick_device(self.world)
         self.group = join(self.world, self.parameters.timeout_s)
-        try:
-            self.deadline.phase = "comparison of settings"
-            self._compare_settings()
-            self.deadline.phase = "making the buffer"
-            buffer = self._make_buffer()
-            try:
-                return self._check_and_time(buffer)
-            finally:
-                buffer.destroy()
-        finally:
-            dist.destroy_process_group()
+        self.deadline.phase = "comparison of settings"
+        self._compare_settings()
+        self.deadline.phase = "making the buffer"
+        buffer = self._make_buffer()
+        status = self._check_and_time(buffer)
+        # After an error none of this is reached: it would wait for peers that may be gone, and
+        # the end of the process frees the same.
+        self.deadline.phase = "freeing the buffer"
+        buffer.destroy()
+        dist.destroy_process_group()
+        return status
 
     def _compare_settings(self) -> None:
         """Refuse ranks that were started with other options or another runtime than rank 0."""
@@ -258,13 +259,14 @@ class _Run:
     def _finish(self, buffer: Buffer, correctness: str, samples: dict[str, list[float]]) -> int:
         """Gather, write, print; the same exit status on every rank. Collective."""
         self.deadline.phase = "gathering results"
+        transport = buffer.transport_report()
         mine = results.RankResult(
             rank=self.world.rank,
             host=self.world.host,
             device=str(self.device),
             device_name=_device_name(self.device),
-            backend=buffer.backend_name,
-            transport=_transport(buffer),
+            backend=transport["backend"],
+            transport=_paths(transport["peers"]),
             samples=samples,
         )
         ranks = gather(self.group, mine)
@@ -303,9 +305,9 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _transport(buffer: Buffer) -> str:
+def _paths(peers: Sequence[str]) -> str:
     """Name the kinds of paths to the peers; "self" only for a single rank."""
-    kinds = dict.fromkeys(buffer.transport_report()["peers"])
+    kinds = dict.fromkeys(peers)
     if len(kinds) > 1:
         kinds.pop("self", None)
     return ", ".join(kinds)

@@ -18,6 +18,13 @@ REFERENCE_NOTE = (
 )
 
 
+def microseconds(value: float) -> str:
+    """Format a time with as many digits as can matter."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
 def rate(gbps: float) -> str:
     """Format a rate, small ones with two significant digits."""
     return f"{gbps:,.2f}" if gbps >= 1 else f"{gbps:.2g}"
@@ -46,7 +53,7 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
         table.add_column(heading, justify="right")
     for name in OPERATIONS:
         figures = report[name]
-        times = (f"{figures[key + '_us']:,.1f}" for key in ("p50", "p90", "p99", "min", "max"))
+        times = (microseconds(figures[f"{key}_us"]) for key in ("p50", "p90", "p99", "min", "max"))
         label = "both" if name == "pair" else name
         table.add_row(label, *times, rate(figures["logical_gbps"]))
     console.print(table)

@@ -1,0 +1,193 @@
+"""Whole runs in real processes on the reference backend."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import jsonschema
+from ep_runtime.bench import results
+
+SMALL = [
+    *("low-latency", "--num-tokens=12", "--hidden=256", "--num-experts=8", "--num-topk=3"),
+    *("--iters=4", "--warmup=1", "--backend=reference"),
+]
+START_S = 240  # a generous bound for a process that imports torch on a busy machine
+
+BENCH = ["-m", "ep_runtime.bench"]
+
+# Runs the benchmark with rank 1's dispatch replaced by one that {fault}.
+FAULTY = """
+import os, sys, time
+from ep_runtime import Buffer
+from ep_runtime.bench.cli import main
+dispatch = Buffer.low_latency_dispatch
+def faulty(self, *args, **kwargs):
+    {fault}
+    return received
+if os.environ["RANK"] == "1":
+    Buffer.low_latency_dispatch = faulty
+raise SystemExit(main())
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(arguments, **environment):
+    inherited = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**inherited, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_ranks(program, arguments_of):
+    """Start one process a rank with torchrun's variables; their (status, out, err)."""
+    port, size = str(free_port()), len(arguments_of)
+    processes = [
+        start(
+            [*program, *arguments],
+            RANK=str(rank),
+            WORLD_SIZE=str(size),
+            LOCAL_RANK="0",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=port,
+            EP_BENCH_HOST=f"node-{rank}",
+        )
+        for rank, arguments in enumerate(arguments_of)
+    ]
+    try:
+        return [(p, *p.communicate(timeout=START_S)) for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def statuses(finished):
+    return [process.returncode for process, _, _ in finished]
+
+
+def test_torchrun_with_two_ranks(tmp_path):
+    output, folder = tmp_path / "report.json", tmp_path / "ranks"
+    process = start(
+        [
+            *["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"],
+            *[f"--master-port={free_port()}", *BENCH, *SMALL, "--dtype=fp8"],
+            *["--output", output, "--per-rank-dir", folder, "--run-id=nonce"],
+        ],
+        EP_BENCH_HOST="node-a",
+    )
+    out, err = process.communicate(timeout=2 * START_S)
+    assert process.returncode == 0, err
+    report = json.loads(output.read_text())
+    jsonschema.validate(report, results.schema())
+    assert report["run_id"] == "nonce"
+    assert (report["backend"], report["device"], report["ranks"]) == ("reference", "cpu", 2)
+    assert report["hosts"] == [{"name": "node-a", "ranks": [0, 1]}]
+    assert report["correctness"] == "passed"
+    assert report["dispatch"]["bytes"] == 12 * 3 * (256 + 8 + 16)
+    assert all(len(v) == 4 for r in report["per_rank"] for v in r["samples"].values())
+    for rank in range(2):
+        mine = json.loads((folder / f"rank-{rank}.json").read_text())
+        assert (mine["rank"], mine["run_id"], mine["status"]) == (rank, "nonce", "passed")
+        assert mine["samples"] == report["per_rank"][rank]["samples"]
+    assert "correctness: passed" in out
+    assert "reference backend" in out
+    assert "%" not in err  # no progress bar off a terminal
+
+
+def test_one_process_alone(tmp_path):
+    output = tmp_path / "report.json"
+    process = start([*BENCH, *SMALL, "--dtype=bf16", "--output", output])
+    _, err = process.communicate(timeout=START_S)
+    assert process.returncode == 0, err
+    report = json.loads(output.read_text())
+    jsonschema.validate(report, results.schema())
+    assert (report["ranks"], report["transport"]) == (1, "self")
+    assert len(report["run_id"]) == 32
+
+
+def test_four_ranks_on_four_hosts(tmp_path):
+    output = tmp_path / "report.json"
+    finished = run_ranks(BENCH, [[*SMALL, "--output", output]] * 4)
+    assert statuses(finished) == [0] * 4, finished
+    report = json.loads(output.read_text())
+    jsonschema.validate(report, results.schema())
+    assert [host["name"] for host in report["hosts"]] == [f"node-{rank}" for rank in range(4)]
+    assert all(out == "" for _, out, _ in finished[1:])  # rank 0 alone prints
+
+
+def faulty_program(tmp_path, fault):
+    script = tmp_path / "faulty.py"
+    script.write_text(FAULTY.format(fault=fault))
+    return [script]
+
+
+def test_wrong_results_fail_on_all_ranks_and_are_not_timed(tmp_path):
+    fault = "received = dispatch(self, *args, **kwargs); received[0][1, 0, 5] += 8"
+    output, folder = tmp_path / "report.json", tmp_path / "ranks"
+    arguments = [*SMALL, "--dtype=bf16", "--output", output, "--per-rank-dir", folder]
+    finished = run_ranks(faulty_program(tmp_path, fault), [arguments] * 2)
+    assert statuses(finished) == [1, 1], finished
+    report = json.loads(output.read_text())
+    jsonschema.validate(report, results.schema())
+    # Rank 1 holds experts 4 to 7.
+    assert report["correctness"].startswith("failed: dispatch content, rank 1, expert 5, row 0: ")
+    assert json.loads((folder / "rank-0.json").read_text())["status"] == report["correctness"]
+    assert "failed: dispatch content" in finished[0][1]
+
+
+def test_a_stuck_rank_ends_every_process_within_the_bound(tmp_path):
+    folder = tmp_path / "ranks"
+    arguments = [*SMALL, "--timeout=20", "--per-rank-dir", folder]
+    begin = time.monotonic()
+    finished = run_ranks(faulty_program(tmp_path, "time.sleep(1000)"), [arguments] * 2)
+    assert time.monotonic() - begin < 20 + 60
+    # The peer of the stuck rank may hear of it first from the runtime, whose bound is shorter.
+    assert statuses(finished)[0] in (3, 124)
+    assert statuses(finished)[1] == 124
+    message = finished[1][2].splitlines()[-1]
+    assert "rank 1 on node-1: stopped after --timeout 20 s" in message
+    assert "in phase 'correctness check" in message
+    status = json.loads((folder / "rank-1.json").read_text())["status"]
+    assert status.startswith("failed: rank 1 on node-1")
+
+
+def test_a_dead_rank_is_noticed_by_its_peer(tmp_path):
+    folder = tmp_path / "ranks"
+    arguments = [*SMALL, "--timeout=60", "--per-rank-dir", folder]
+    finished = run_ranks(faulty_program(tmp_path, "os._exit(9)"), [arguments] * 2)
+    assert statuses(finished) == [3, 9]
+    assert "rank 0 on node-0: failed in phase 'correctness check" in finished[0][2]
+    assert json.loads((folder / "rank-0.json").read_text())["status"].startswith("failed: ")
+
+
+def test_ranks_started_with_other_options_are_named():
+    finished = run_ranks(BENCH, [SMALL, [*SMALL, "--seed=9"]])
+    assert statuses(finished) == [3, 3]
+    for _, _, err in finished:
+        assert "rank 1 has option seed = 9, and rank 0 has 0; start all ranks alike." in err
+
+
+def test_a_missing_peer_ends_the_run_within_the_bound():
+    process = start(
+        [*BENCH, *SMALL, "--timeout=10"],
+        RANK="0",
+        WORLD_SIZE="2",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(free_port()),
+        EP_BENCH_HOST="node-0",
+    )
+    _, err = process.communicate(timeout=START_S)
+    assert process.returncode in (3, 124)
+    assert "rank 0 on node-0" in err
+    assert "phase 'rendezvous'" in err
