@@ -46,18 +46,21 @@ class ArchiveError(Exception):
 
 
 class Image(NamedTuple):
-    """Names of all members without a leading slash, and the content of the ones asked for."""
+    """Names of all members without a leading slash; content of the files and target of the links
+    asked for.
+    """
 
     names: List[str]
     kept: Dict[str, bytes]
+    links: Dict[str, str]
 
 
 def read_image(path: str, keep: Callable[[str], bool]) -> Image:
-    """Read the image at ``path``, keeping the content of regular files that ``keep`` selects.
+    """Read the image at ``path``, keeping the files and links whose names ``keep`` selects.
 
     Raises ArchiveError when the image, or a tool to decompress it, is missing or damaged.
     """
-    image = Image([], {})
+    image = Image([], {}, {})
     try:
         with open(path, "rb") as stream:
             if not _read_segments(stream, image, keep):
@@ -142,7 +145,10 @@ def _read_cpio(stream: IO[bytes], image: Image, keep: Callable[[str], bool]) -> 
         kind = mode & _S_IFMT
         if kind in (_S_IFREG, _S_IFLNK) and size <= _MAX_KEPT_BYTES and keep(name):
             content = _exactly(stream, size)
-            image.kept[name] = content if kind == _S_IFREG else b""
+            if kind == _S_IFREG:
+                image.kept[name] = content
+            else:
+                image.links[name] = content.decode("utf-8", errors="surrogateescape")
         else:
             _skip(stream, size)
         _skip(stream, _padding(size))

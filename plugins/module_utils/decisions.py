@@ -61,11 +61,13 @@ def driver_plan(
         )
     config = facts["nvidia"]["modprobe"]
     foreign = [item for item in config["assignments"] if item["source"] != OPTIONS_FILE]
+    if entries and take_over:
+        entries = _with_theirs(entries, foreign)
     if entries:
         wanted[DWORDS] = _join(entries)
     for item in foreign:
         if item["parameter"] in wanted:
-            problems += _conflict(item, wanted[item["parameter"]], entries, take_over)
+            problems += _conflict(item, wanted[item["parameter"]], take_over)
     for rule in config["rules"]:
         command = (rule["text"].split() or [""])[0].rsplit("/", 1)[-1]
         if rule["kind"] == "install" and command in _REFUSING_COMMANDS:
@@ -73,8 +75,6 @@ def driver_plan(
                 f"{rule['source']}:{rule['line']} (install {MODULE} {rule['text']}) keeps the"
                 " driver from loading; remove that line."
             )
-    if entries:
-        wanted[DWORDS] = _join(entries)
     content = None
     if wanted:
         line = " ".join(f"{name}={_quoted(name, value)}" for name, value in wanted.items())
@@ -94,10 +94,18 @@ def driver_plan(
     }
 
 
-def _conflict(
-    item: Dict[str, Any], wanted: str, entries: Dict[str, str], take_over: bool
-) -> List[str]:
-    """Problems with someone else's assignment; with ``take_over`` its entries join ours."""
+def _with_theirs(entries: Dict[str, str], foreign: List[Dict[str, Any]]) -> Dict[str, str]:
+    """Our registry entries, and those that others set before us and we would otherwise drop."""
+    theirs: Dict[str, str] = {}
+    for item in foreign:
+        if item["parameter"] == DWORDS and not _read_after_ours(item["source"]):
+            # The kernel takes the last assignment whole; earlier ones never had an effect.
+            theirs = modprobe.registry_dwords(item["value"])
+    return {**entries, **{key: value for key, value in theirs.items() if key not in entries}}
+
+
+def _conflict(item: Dict[str, Any], wanted: str, take_over: bool) -> List[str]:
+    """What is wrong with someone else's assignment to a parameter that we set to ``wanted``."""
     parameter, value = item["parameter"], item["value"]
     where = f"{item['source']}:{item['line']} sets {parameter}={value}"
     if _read_after_ours(item["source"]):
@@ -107,16 +115,8 @@ def _conflict(
             f"{where}, which the kernel reads after {OPTIONS_FILE} and so puts in its place;"
             " remove it there."
         ]
-    theirs = modprobe.registry_dwords(value) if parameter == DWORDS else {}
-    lost = {key: number for key, number in theirs.items() if entries.get(key) != number}
-    if parameter == DWORDS:
-        if not lost:
-            return []
-        if take_over:
-            for key, number in lost.items():
-                entries.setdefault(key, number)
-            return []
-    elif take_over or modprobe.same_value(parameter, value, wanted):
+    # Read before ours: whatever it asks beyond what we set would be lost without a word.
+    if take_over or _agrees(parameter, value or "", wanted):
         return []
     return [
         f"{where}, which {OPTIONS_FILE} would override; remove it there, or set"

@@ -111,7 +111,7 @@ def state(path: str, asked: Dict[str, str], module: str, require_options: bool) 
     member = module_names(image.names, module)
     if member is None and not require_options:
         return ImageState(NOT_NEEDED, f"no {module}.ko inside")
-    files = modprobe.order_archive(image.kept)
+    files = modprobe.order_archive(image.kept, image.links)
     inside = modprobe.module_config(files, module).effective()
     where = f"{member} inside" if member else f"no {module}.ko inside, options asked for"
     difference = _difference(inside, asked)
@@ -121,8 +121,8 @@ def state(path: str, asked: Dict[str, str], module: str, require_options: bool) 
 
 
 def _is_config(name: str) -> bool:
-    directory, _slash, _base = name.rpartition("/")
-    return "/" + directory in modprobe.DIRECTORIES
+    # Wherever they are: a file of modprobe.d may be a link to somewhere else.
+    return name.endswith((".conf", ".alias"))
 
 
 def _difference(inside: Dict[str, str], asked: Dict[str, str]) -> Optional[str]:

@@ -11,6 +11,7 @@ twice the last assignment wins. A substring search gets each of these wrong.
 from __future__ import annotations
 
 import os
+import posixpath
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ DIRECTORIES = (
 COMMAND_LINE = "/proc/cmdline"
 # Sorts late, so that it wins; named after us, so that it masks no file of a vendor.
 OPTIONS_FILE = "/etc/modprobe.d/zz-epfleet-nvidia.conf"
+_MAX_LINKS = 8
+_BLANKS = "\t "
 
 
 class ConfigFile(NamedTuple):
@@ -106,9 +109,10 @@ def order_files(
     return [item for _name, _priority, item in files]
 
 
-def order_archive(members: dict[str, bytes]) -> list[ConfigFile]:
-    """The same for the files of an archive, given as {path without leading slash: content}."""
+def order_archive(files: dict[str, bytes], links: dict[str, str]) -> list[ConfigFile]:
+    """``config_files`` for an archive: {name without leading slash: content, or link target}."""
     found = []
+    members = [*files, *links]
     for directory in DIRECTORIES:
         prefix = directory.lstrip("/") + "/"
         names = (path[len(prefix) :] for path in members if path.startswith(prefix))
@@ -117,7 +121,18 @@ def order_archive(members: dict[str, bytes]) -> list[ConfigFile]:
             for name in sorted(names)
             if "/" not in name and _counts(name)
         ]
-    return order_files(found, lambda path: members[path.lstrip("/")])
+    return order_files(found, lambda path: _follow(path.lstrip("/"), files, links))
+
+
+def _follow(name: str, files: dict[str, bytes], links: dict[str, str]) -> Optional[bytes]:
+    for _hop in range(_MAX_LINKS):
+        if name in files or name not in links:
+            return files.get(name)
+        if links[name] == "/dev/null":
+            return b""
+        directory = posixpath.join("/", posixpath.dirname(name))
+        name = posixpath.normpath(posixpath.join(directory, links[name])).lstrip("/")
+    return None
 
 
 def _counts(name: str) -> bool:
@@ -135,19 +150,19 @@ def module_config(
         if item.masked_by is not None:
             continue
         for number, line in logical_lines(item.content.decode("utf-8", errors="replace")):
-            words = line.replace("\t", " ").split(" ", 1)
-            keyword = words[0]
-            rest = words[1].strip(" ") if len(words) > 1 else ""
-            name, _blank, text = rest.partition(" ")
-            if keyword.startswith("#") or _underscores(name) != wanted:
+            keyword, rest = _token(line)
+            name, text = _token(rest)
+            if _underscores(name) != wanted:
                 continue
             if keyword == "options":
                 assignments += [
                     Assignment(parameter, value, item.path, number)
                     for parameter, value in kernel_arguments(text)
                 ]
-            elif keyword in ("install", "remove", "blacklist"):
+            elif keyword in ("install", "remove") and text:
                 rules.append(Rule(keyword, text.strip(), item.path, number))
+            elif keyword == "blacklist":
+                rules.append(Rule(keyword, "", item.path, number))
     for parameter, value in kernel_arguments(command_line or ""):
         owner, dot, name = parameter.partition(".")
         if dot and _underscores(owner) == wanted:
@@ -155,6 +170,13 @@ def module_config(
         elif parameter == "modprobe.blacklist" and wanted in _underscores(value or "").split(","):
             rules.append(Rule("blacklist", "", COMMAND_LINE, 1))
     return ModuleConfig(assignments, rules)
+
+
+def _token(text: str) -> Tuple[str, str]:
+    """The first word, and what follows the one blank behind it."""
+    text = text.lstrip(_BLANKS)
+    end = next((i for i, character in enumerate(text) if character in _BLANKS), len(text))
+    return text[:end], text[end + 1 :]
 
 
 def logical_lines(text: str) -> list[tuple[int, str]]:

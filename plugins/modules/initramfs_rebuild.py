@@ -23,7 +23,7 @@ options:
   planned_options:
     description:
       - Options that C(/etc/modprobe.d/zz-epfleet-nvidia.conf) is going to hold, as
-        P(epfleet.expert_parallel.driver_plan#filter) gives them.
+        the filter P(epfleet.expert_parallel.driver_plan#filter) gives them.
       - For check mode, in which that file is not written. Ignored otherwise.
     type: dict
 attributes:
