@@ -44,10 +44,10 @@ class Deadline:
         if self._done.wait(self._seconds):
             return
         message = (
-            f"{self._who}: stopped after --timeout {self._seconds:g} s "
+            f"stopped after --timeout {self._seconds:g} s "
             f"in phase '{self.phase}'; a peer is missing or stuck, or the bound is too short."
         )
-        print(f"ep-bench: {message}", file=sys.stderr, flush=True)
+        print(f"ep-bench: {self._who}: {message}", file=sys.stderr, flush=True)
         try:
             self._on_expiry(message)
         finally:

@@ -67,8 +67,8 @@ def run(request: Request, world: World) -> int:
         status = _Run(request, world, deadline).run()
     except Exception as error:
         traceback.print_exc()
-        message = f"{world.name}: failed in phase '{deadline.phase}': {_first_line(error)}"
-        print(f"ep-bench: {message}", file=sys.stderr, flush=True)
+        message = f"in phase '{deadline.phase}': {_first_line(error)}"
+        print(f"ep-bench: {world.name}: failed {message}", file=sys.stderr, flush=True)
         recorder(message)
         status = EXIT_FAILED
     deadline.stop()
