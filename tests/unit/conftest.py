@@ -9,12 +9,10 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def _install_collection_path() -> None:
-    base = Path(tempfile.mkdtemp(prefix="epfleet-collections-"))
-    namespace = base / "ansible_collections" / "epfleet"
-    namespace.mkdir(parents=True)
-    (namespace / "expert_parallel").symlink_to(CHECKOUT, target_is_directory=True)
-    sys.path.insert(0, str(base))
-
-
-_install_collection_path()
+# Gone at exit with the object.
+_FOLDER = tempfile.TemporaryDirectory(prefix="epfleet-collections-")
+COLLECTIONS = Path(_FOLDER.name)
+_NAMESPACE = COLLECTIONS / "ansible_collections" / "epfleet"
+_NAMESPACE.mkdir(parents=True)
+(_NAMESPACE / "expert_parallel").symlink_to(CHECKOUT, target_is_directory=True)
+sys.path.insert(0, str(COLLECTIONS))
