@@ -162,7 +162,9 @@ class TestPage:
         assert 'class="badge"' not in page
 
     def test_says_when_figures_are_those_of_the_fallback(self):
-        assert "Not a GPU fleet" in html.render(make_report(backend="reference"))
+        page = html.render(make_report(backend="reference"))
+        assert "Not a GPU fleet" in page
+        assert "the fallback on torch operations, run on the CPU" in page
         assert "Not a GPU fleet" not in html.render(make_report(backend="peer"))
 
     def test_a_failure_is_the_verdict_and_brings_no_times(self):

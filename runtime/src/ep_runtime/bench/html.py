@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ep_runtime.bench import plots
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import REFERENCE_NOTE, microseconds, rate
+from ep_runtime.bench.table import microseconds, rate, reference_note
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
 _SHORT_TITLES = {**_TITLES, "pair": "Both"}
@@ -59,7 +59,7 @@ def render(report: Mapping[str, Any]) -> str:
         report=report,
         passed=passed,
         failure=report["correctness"].removeprefix("failed: "),
-        reference_note=REFERENCE_NOTE if report["backend"] == "reference" else "",
+        reference_note=reference_note(report),
         operations=OPERATIONS,
         titles=_TITLES,
         short=_SHORT_TITLES,

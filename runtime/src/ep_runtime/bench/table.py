@@ -12,11 +12,6 @@ from rich.table import Table
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 
-REFERENCE_NOTE = (
-    "These are figures of the reference backend, the fallback that runs on torch operations. "
-    "They say that the road works, not how fast a GPU fleet is."
-)
-
 
 def microseconds(value: float) -> str:
     """Format a time with as many digits as can matter."""
@@ -28,6 +23,17 @@ def microseconds(value: float) -> str:
 def rate(gbps: float) -> str:
     """Format a rate, small ones with two significant digits."""
     return f"{gbps:,.2f}" if gbps >= 1 else f"{gbps:.2g}"
+
+
+def reference_note(report: Mapping[str, Any]) -> str:
+    """Say what figures of the fallback are worth; "" for any other backend."""
+    if report["backend"] != "reference":
+        return ""
+    where = "the CPU" if report["device"] == "cpu" else report["device"]
+    return (
+        f"These are figures of the reference backend, the fallback on torch operations, run on "
+        f"{where}. They show that the whole road works, not how fast a GPU fleet is."
+    )
 
 
 def show(report: Mapping[str, Any], console: Console | None = None) -> None:
@@ -60,5 +66,6 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     if report["slow_ranks"]:
         ranks = ", ".join(str(rank) for rank in report["slow_ranks"])
         console.print(f"[yellow]slower than the other ranks: {ranks}[/]")
-    if report["backend"] == "reference":
-        console.print(REFERENCE_NOTE, style="yellow")
+    note = reference_note(report)
+    if note:
+        console.print(note, style="yellow", markup=False, highlight=False)
