@@ -1,0 +1,124 @@
+# Copyright (c) the epfleet.expert_parallel authors
+# SPDX-License-Identifier: Apache-2.0
+"""From what every host says of a run to one sentence about the whole run.
+
+When one rank dies, its peers fail too, and often sooner than their launchers notice. So the
+culprit is looked for among the failures that no peer can have caused, and only then by time.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Any
+
+_CAUSED_BY_A_PEER = re.compile(
+    r"closed by peer|reset by peer|Connection refused|Broken pipe|a peer is missing or stuck"
+    r"|[Tt]imed out waiting|Socket Timeout|Stop_waiting response|recvValue failed"
+)
+
+RUNNING, PASSED, FAILED = "running", "passed", "failed"
+
+
+def verdict(
+    hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str, overdue_s: float = 0.0
+) -> dict[str, Any]:
+    """Return ``state`` and ``message`` of a run.
+
+    ``hosts`` maps each host of the run, in rank order, to what ``ep_benchmark_status`` last
+    returned for it (or what Ansible did in its place, for an unreachable host). A positive
+    ``overdue_s`` says for how long an answer is overdue: then nothing counts as running.
+    """
+    culprits = [item for name, status in hosts.items() for item in _complaints(name, status)]
+    if culprits:
+        return {"state": FAILED, "message": _blame(culprits)}
+    running = [name for name, status in hosts.items() if status.get("state") == RUNNING]
+    if running and overdue_s <= 0:
+        return {"state": RUNNING, "message": _progress(hosts, running)}
+    if running:
+        names = ", ".join(running)
+        return {
+            "state": FAILED,
+            "message": f"The launcher on {names} has not ended although its time is over.",
+        }
+    problem = _incomplete(hosts, ranks_per_host, run_id)
+    return {"state": FAILED if problem else PASSED, "message": problem}
+
+
+def _progress(hosts: dict[str, dict[str, Any]], running: list[str]) -> str:
+    some = ", ".join(running[:3]) + (", ..." if len(running) > 3 else "")
+    return f"{len(running)} of {len(hosts)} hosts still run ({some})"
+
+
+def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is wrong with one host's part, as candidates for the cause."""
+    if status.get("unreachable"):
+        what = f"{name} became unreachable: {status.get('msg', 'no connection')}"
+        return [{"host": name, "order": 0, "ended": 0.0, "what": what, "log": []}]
+    if status.get("failed"):
+        what = f"{name} did not say how its ranks are: {status.get('msg', 'no reason')}"
+        return [{"host": name, "order": 1, "ended": 0.0, "what": what, "log": []}]
+    state = status.get("state")
+    if state in (RUNNING, PASSED):
+        return []
+    result = status["result"]
+    ended = float(result["ended"])
+    if state == FAILED and result["failures"]:
+        return [_failed_rank(name, item, ended) for item in result["failures"]]
+    log = [] if state in ("unmet", "lost") else result["launcher_log"]
+    order = {"timeout": 3, "unmet": 2, "stopped": 4}.get(str(state), 1)
+    what = f"{name}: {result['why']}"
+    found = [{"host": name, "order": order, "ended": ended, "what": what, "log": log}]
+    return found + [_failed_rank(name, item, ended) for item in result["failures"]]
+
+
+def _failed_rank(name: str, failure: dict[str, Any], ended: float) -> dict[str, Any]:
+    caused = any(_CAUSED_BY_A_PEER.search(line) for line in failure["log"])
+    what = f"rank {failure['rank']} on {name} {_how(failure['exit_code'])}"
+    return {
+        "host": name,
+        "order": 3 if caused else 1,
+        "ended": ended,
+        "what": what,
+        "log": failure["log"],
+    }
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "failed"
+    if code >= 0:
+        return f"failed with exit code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"
+
+
+def _blame(culprits: list[dict[str, Any]]) -> str:
+    first = min(culprits, key=lambda item: (item["order"], item["ended"]))
+    others = sorted({item["host"] for item in culprits} - {first["host"]})
+    message = f"The benchmark failed: {first['what']}."
+    if others:
+        some = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        message += f" ({some} failed with it.)"
+    if first["log"]:
+        message += "\nThe end of its log:\n" + "\n".join(first["log"])
+    return message
+
+
+def _incomplete(hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str) -> str:
+    """Say what is missing of a run that ended well on every host; empty when nothing is."""
+    for node, (name, status) in enumerate(hosts.items()):
+        wanted = set(range(node * ranks_per_host, (node + 1) * ranks_per_host))
+        results = status["result"]["ranks"]
+        foreign = [item for item in results if item["run_id"] != run_id]
+        missing = wanted - {item["rank"] for item in results}
+        unwell = [item for item in results if item["status"] != "passed"]
+        if foreign:
+            return f"{name} holds the result of another run ({foreign[0]['run_id']})."
+        if missing:
+            return f"rank {min(missing)} on {name} left no result."
+        if unwell:
+            return f"rank {unwell[0]['rank']} on {name}: {unwell[0]['status']}."
+    return ""
