@@ -16,7 +16,9 @@ import torch
 
 # Rounds enqueued at a time, behind a spinning kernel that lets the host run ahead of the GPU.
 _ROUNDS_PER_BATCH = 8
-_SPIN_CYCLES = 4_000_000  # about 2 ms
+_SPIN_MARGIN = 2.0  # over the time that the host was seen to need
+_SPIN_MOST_S = 0.05  # a backend that blocks the host needs no lead, and could never get one
+_CYCLES_PER_S = 2e9  # no GPU's clock is much above
 
 
 @dataclass
@@ -118,10 +120,10 @@ def _measure_cuda(
         event.record()
         return event
 
-    def run_batch(rounds: int) -> list[tuple[torch.cuda.Event, ...]]:
+    def run_batch(rounds: int, spin_s: float) -> list[tuple[torch.cuda.Event, ...]]:
         torch.cuda.synchronize()
         operations.barrier()
-        torch.cuda._sleep(_SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(int(spin_s * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
         # The first pair takes the skew with which the ranks left the barrier.
         operations.combine(operations.dispatch())
         marks: list[tuple[torch.cuda.Event, ...]] = []
@@ -133,15 +135,25 @@ def _measure_cuda(
             end = mark()
             operations.combine(operations.dispatch())
             marks.append((begin, middle, end, mark()))
-        torch.cuda.synchronize()
-        advance(rounds)
         return marks
 
+    def time_host() -> float:
+        """Seconds that the host takes to enqueue a whole batch."""
+        begin = time.perf_counter()
+        run_batch(_ROUNDS_PER_BATCH, spin_s=0.0)
+        return time.perf_counter() - begin
+
+    time_host()  # the first batch pays for what is set up lazily
+    spin_s = min(_SPIN_MARGIN * time_host(), _SPIN_MOST_S)
     for size in _batches(warmup):
-        run_batch(size)
+        run_batch(size, spin_s)
+        advance(size)
     samples = Samples()
     for size in _batches(iters):
-        for begin, middle, end, pair_end in run_batch(size):
+        marks = run_batch(size, spin_s)
+        torch.cuda.synchronize()
+        advance(size)
+        for begin, middle, end, pair_end in marks:
             samples.dispatch.append(begin.elapsed_time(middle) * 1e3)
             samples.combine.append(middle.elapsed_time(end) * 1e3)
             samples.pair.append(end.elapsed_time(pair_end) * 1e3)
