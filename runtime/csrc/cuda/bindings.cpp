@@ -71,8 +71,8 @@ void combine(Engine& engine, uintptr_t x, int64_t x_row_bytes, uintptr_t src_inf
 py::object take_problem(Engine& engine) {
   const auto record = engine.take_problem();
   if (!record) return py::none();
-  return py::make_tuple(record->problem, record->phase, record->peer, record->expert,
-                        record->token, record->waited_us);
+  return py::make_tuple(record->problem, record->phase, record->peer, record->expert, record->token,
+                        record->waited_us);
 }
 
 }  // namespace
@@ -108,10 +108,8 @@ PYBIND11_MODULE(_cuda, m) {
              engine.clean({max_tokens, hidden, num_experts}, nanoseconds(timeout_us),
                           stream_of(stream));
            })
-      .def("set_mask",
-           [](Engine& engine, int rank, bool masked, uintptr_t stream) {
-             engine.set_mask(rank, masked, stream_of(stream));
-           })
+      .def("set_mask", [](Engine& engine, int rank, bool masked,
+                          uintptr_t stream) { engine.set_mask(rank, masked, stream_of(stream)); })
       .def("copy_mask",
            [](Engine& engine, uintptr_t out, uintptr_t stream) {
              engine.copy_mask(pointer<int>(out), stream_of(stream));

@@ -1,7 +1,6 @@
 // Clean: barrier, zero every word that a wait reads, barrier. The first barrier keeps a fast rank
 // from zeroing what a slow one is still reading, the second from sending into what is being zeroed.
 #include "clean.hpp"
-
 #include "device/protocol.cuh"
 
 namespace ep_runtime {
@@ -29,6 +28,14 @@ __device__ void zero_words(uint8_t* base, uint64_t begin, uint64_t end) {
   }
 }
 
+// Operations that were sent and never received count as received: their rows are forgotten, and
+// the next sender must not wait for them.
+__device__ void settle(uint64_t sends, uint64_t (&receives)[kSlots]) {
+  const uint64_t epoch = sends / kTicket;
+  receives[1] = (epoch + 1) / 2 * kTicket;
+  receives[0] = epoch / 2 * kTicket;
+}
+
 __global__ void __launch_bounds__(kCleanThreads, 1)
     clean_kernel(const __grid_constant__ CleanParams p) {
   __shared__ uint64_t clean;
@@ -40,6 +47,11 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
   }
   __syncthreads();
   barrier(p, 2 * clean - 1, shared_timing);
+  if (threadIdx.x == 0) {
+    Counters& counters = *p.context.counters;
+    settle(counters.dispatch_sends, counters.dispatch_receives);
+    settle(counters.combine_sends, counters.combine_receives);
+  }
   uint8_t* local = p.context.local;
   zero_words(local, p.layout.dispatch_ack, p.layout.barrier);
   zero_words(local, p.layout.dispatch_count, p.layout.dispatch_row);

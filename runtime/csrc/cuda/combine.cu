@@ -1,6 +1,5 @@
 // The combine kernel: its phases in one launch or in two.
 #include "combine.hpp"
-
 #include "combine_receive.cuh"
 #include "combine_send.cuh"
 

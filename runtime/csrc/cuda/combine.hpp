@@ -10,14 +10,14 @@ namespace ep_runtime {
 struct CombineParams {
   DeviceContext context;
   LowLatencyLayout layout;
-  const uint8_t* x;          // [L, R*M, H] bfloat16, rows `x_row_bytes` apart
-  const int* src_info;       // [2, L, R*M] from the dispatch
-  const int64_t* layout_range;  // [L, R] from the dispatch
-  const int64_t* topk_idx;   // [T, K] of this rank's tokens
-  const float* topk_weights;  // [T, K]
-  uint4* out;                // [T, H] bfloat16
+  const uint8_t* x;                // [L, R*M, H] bfloat16, rows `x_row_bytes` apart
+  const int* src_info;             // [2, L, R*M] from the dispatch
+  const int64_t* layout_range;     // [L, R] from the dispatch
+  const int64_t* topk_idx;         // [T, K] of this rank's tokens
+  const float* topk_weights;       // [T, K]
+  uint4* out;                      // [T, H] bfloat16
   unsigned long long* wait_stats;  // [R] clock cycles, or null
-  uint64_t* op_epoch;        // handed from a send launch to its receive launch
+  uint64_t* op_epoch;              // handed from a send launch to its receive launch
   uint64_t timeout_ns;
   int64_t x_row_bytes;
   int num_tokens;

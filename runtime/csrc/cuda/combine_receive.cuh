@@ -64,8 +64,7 @@ __device__ __forceinline__ void sum_chunk(const CombineParams& p,
     if (row == nullptr) continue;
     const float weight = shared.weight[k];
     if constexpr (kLogfmt) {
-      const uint32_t trailer =
-          reinterpret_cast<const uint32_t*>(row + 2 * p.hidden)[group / 32];
+      const uint32_t trailer = reinterpret_cast<const uint32_t*>(row + 2 * p.hidden)[group / 32];
       if (trailer >> (group % 32) & 1u) {
         float values[kChannelsPerThread];
         decode_logfmt(row + group * kGroupBytes, chunk % kThreadsPerScale, values);
@@ -87,8 +86,7 @@ __device__ void combine_receive(const CombineParams& p, CombineReceiveShared& sh
                                 uint64_t epoch, const Timing& timing) {
   const int chunks = p.hidden / kChannelsPerThread;
   const int blocks = static_cast<int>(gridDim.x);
-  const int num_parts =
-      max(1, min(blocks / max(1, p.num_tokens), (chunks + 31) / 32));
+  const int num_parts = max(1, min(blocks / max(1, p.num_tokens), (chunks + 31) / 32));
   const int per_part = (chunks + num_parts - 1) / num_parts;
   for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
     const int token = unit / num_parts;

@@ -11,7 +11,7 @@ namespace ep_runtime {
 
 struct Destination {
   const uint8_t* source;
-  uint8_t* row;    // null: nothing to send
+  uint8_t* row;  // null: nothing to send
   uint64_t* flag;
 };
 
@@ -73,7 +73,8 @@ __device__ __forceinline__ void copy_row(const Destination& destination, int wor
     uint4 values[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      if (first + i * num_threads < words) values[i] = load_stream(source + first + i * num_threads);
+      if (first + i * num_threads < words)
+        values[i] = load_stream(source + first + i * num_threads);
     }
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {

@@ -7,12 +7,18 @@
 
 namespace ep_runtime {
 
-enum class Phase : int { kDispatchSend = 1, kDispatchReceive, kCombineSend, kCombineReceive, kClean };
+enum class Phase : int {
+  kDispatchSend = 1,
+  kDispatchReceive,
+  kCombineSend,
+  kCombineReceive,
+  kClean
+};
 
 enum class Problem : int {
-  kTimeout = 1,          // a peer did not arrive before the deadline
-  kExpertOutOfRange,     // topk_idx holds a value outside [-1, num_experts)
-  kTooManyRows,          // duplicates in top-k rows: more than M rows for one expert
+  kTimeout = 1,       // a peer did not arrive before the deadline
+  kExpertOutOfRange,  // topk_idx holds a value outside [-1, num_experts)
+  kTooManyRows,       // duplicates in top-k rows: more than M rows for one expert
 };
 
 // Lives in pinned host memory: kernels write the first problem, the host reads without a sync.

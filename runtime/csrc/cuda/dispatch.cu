@@ -1,6 +1,5 @@
 // The dispatch kernel: its phases in one launch or in two.
 #include "dispatch.hpp"
-
 #include "dispatch_receive.cuh"
 #include "dispatch_send.cuh"
 
@@ -13,9 +12,9 @@ template <bool kFp8>
 __global__ void __launch_bounds__(kMaxRowThreads + kCountThreads, 1)
     dispatch_kernel(const __grid_constant__ DispatchParams p) {
   extern __shared__ int dynamic[];
-  int* counts = dynamic;                               // [L, R]
-  int* rows = counts + p.num_experts;                  // [R + 1]
-  int* histogram = rows + p.context.num_ranks + 1;     // [L]
+  int* counts = dynamic;                            // [L, R]
+  int* rows = counts + p.num_experts;               // [R + 1]
+  int* histogram = rows + p.context.num_ranks + 1;  // [L]
   __shared__ DispatchSendShared send;
   __shared__ uint64_t shared_epoch;
   __shared__ Timing shared_timing;

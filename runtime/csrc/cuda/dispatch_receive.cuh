@@ -93,8 +93,8 @@ __device__ __forceinline__ int find_segment(const int* begins, int n, int positi
 
 // Copies part `part` of `num_parts` of one arrived row to all its places. Lane l knows entry l.
 template <bool kFp8>
-__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row,
-                                            int place, int num_places, int part, int num_parts) {
+__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row, int place,
+                                            int num_places, int part, int num_parts) {
   const int lane = threadIdx.x % 32;
   const int stride = num_parts * 32;
   const uint4* payload = reinterpret_cast<const uint4*>(row + p.layout.payload_offset);
@@ -122,8 +122,7 @@ __device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8
 
 // Scales go to token-contiguous columns, as grouped GEMMs want them.
 __device__ __forceinline__ void scatter_scales(const DispatchParams& p, const uint8_t* row,
-                                               int place, int num_places, int part,
-                                               int num_parts) {
+                                               int place, int num_places, int part, int num_parts) {
   const int lane = threadIdx.x % 32;
   const int rows_per_expert = p.context.num_ranks * p.max_tokens;
   const uint8_t* inverses = row + p.layout.scales_offset;
@@ -159,10 +158,10 @@ __device__ inline void receive_row(const DispatchParams& p, const int* begins, i
   if (lane == 0) {
     const int64_t since = clock64();
     uint64_t word;
-    arrived = wait_word(p.context, reinterpret_cast<const uint64_t*>(row), timing.start_ns,
-                        timing.deadline_ns,
-                        WaitSite{Phase::kDispatchReceive, source, -1, row_index}, word,
-                        [=](uint64_t value) { return value == epoch; });
+    arrived =
+        wait_word(p.context, reinterpret_cast<const uint64_t*>(row), timing.start_ns,
+                  timing.deadline_ns, WaitSite{Phase::kDispatchReceive, source, -1, row_index},
+                  word, [=](uint64_t value) { return value == epoch; });
     if (part == 0) add_wait(p, source, since);
   }
   if (!__shfl_sync(0xffffffffu, arrived, 0)) return;

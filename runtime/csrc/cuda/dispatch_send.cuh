@@ -93,8 +93,8 @@ __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSe
     same_rank_before += j < k && shared.rank[j] == rank;
     same_expert_before += j < k && shared.expert[j] == shared.expert[k];
   }
-  const bool usable = rank >= 0 && wait_slot_free(p.context, dispatch_ack_word(p, rank), rank, epoch,
-                                                  timing, Phase::kDispatchSend);
+  const bool usable = rank >= 0 && wait_slot_free(p.context, dispatch_ack_word(p, rank), rank,
+                                                  epoch, timing, Phase::kDispatchSend);
   uint8_t* row = nullptr;
   if (usable) {
     row = p.context.peers[rank] +
@@ -186,9 +186,9 @@ __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& 
     for (int e = thread; e < p.experts_per_rank; e += kCountThreads) histogram[e] = 0;
     if (thread == 0) {
       shared.rows = 0;
-      shared.may_send = !is_masked(p.context, peer) &&
-                        wait_slot_free(p.context, dispatch_ack_word(p, peer), peer, epoch, timing,
-                                       Phase::kDispatchSend);
+      shared.may_send =
+          !is_masked(p.context, peer) && wait_slot_free(p.context, dispatch_ack_word(p, peer), peer,
+                                                        epoch, timing, Phase::kDispatchSend);
     }
     named_barrier(kCountBarrier, kCountThreads);
     for (int token = thread; token < p.num_tokens; token += kCountThreads) {

@@ -43,9 +43,9 @@ void Engine::start() {
   if (!memory_->complete()) throw std::logic_error("not all peers' memory is imported");
   std::vector<uint8_t*> peers(num_ranks_);
   for (int rank = 0; rank < num_ranks_; ++rank) peers[rank] = memory_->address(rank);
-  check(cudaMemcpy(peers_.get(), peers.data(), num_ranks_ * sizeof(uint8_t*),
-                   cudaMemcpyHostToDevice),
-        "copying peer addresses");
+  check(
+      cudaMemcpy(peers_.get(), peers.data(), num_ranks_ * sizeof(uint8_t*), cudaMemcpyHostToDevice),
+      "copying peer addresses");
   void* device_record = nullptr;
   check(cudaHostGetDevicePointer(&device_record, problem_.get(), 0), "cudaHostGetDevicePointer");
   context_ = {peers_.get(),
@@ -71,8 +71,8 @@ LowLatencyLayout Engine::layout(const Sizes& sizes) const {
   const uint64_t shared =
       sizeof(int) * (uint64_t{sizes.num_experts} + layout.local_experts + num_ranks_ + 1);
   if (shared > kSharedBytes) {
-    throw std::runtime_error("num_experts is too large: its counts need " +
-                             std::to_string(shared) + " bytes of shared memory, a block has " +
+    throw std::runtime_error("num_experts is too large: its counts need " + std::to_string(shared) +
+                             " bytes of shared memory, a block has " +
                              std::to_string(kSharedBytes));
   }
   return layout;
@@ -96,8 +96,7 @@ void fill_sizes(Params& params, const LowLatencyLayout& layout, const DeviceCont
 
 }  // namespace
 
-void Engine::dispatch(DispatchParams params, const Sizes& sizes, int num_sms,
-                      cudaStream_t stream) {
+void Engine::dispatch(DispatchParams params, const Sizes& sizes, int num_sms, cudaStream_t stream) {
   fill_sizes(params, layout(sizes), context_);
   check(launch_dispatch(params, num_blocks(num_sms), stream), "launching dispatch");
 }
@@ -119,9 +118,9 @@ void Engine::set_mask(int rank, bool masked, cudaStream_t stream) {
 }
 
 void Engine::copy_mask(int* out, cudaStream_t stream) {
-  check(cudaMemcpyAsync(out, mask_.get(), num_ranks_ * sizeof(int), cudaMemcpyDeviceToDevice,
-                        stream),
-        "reading the mask");
+  check(
+      cudaMemcpyAsync(out, mask_.get(), num_ranks_ * sizeof(int), cudaMemcpyDeviceToDevice, stream),
+      "reading the mask");
 }
 
 void Engine::clear_mask(cudaStream_t stream) {

@@ -64,9 +64,9 @@ CUdeviceptr SymmetricMemory::map(CUmemGenericAllocationHandle handle) const {
 int SymmetricMemory::export_descriptor() const {
   const Driver& driver = Driver::get();
   int descriptor = -1;
-  driver.check(driver.mem_export(&descriptor, local_handle_,
-                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-               "cuMemExportToShareableHandle");
+  driver.check(
+      driver.mem_export(&descriptor, local_handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "cuMemExportToShareableHandle");
   return descriptor;
 }
 

@@ -101,7 +101,8 @@ def expert_answers(
     for source in range(size):
         x = make_inputs(shape, seed, source, size).x.float()
         for expert in range(local):
-            begin, count = int(layout[expert, source]) >> 32, int(layout[expert, source]) & 0xFFFFFFFF
+            place = int(layout[expert, source])
+            begin, count = place >> 32, place & 0xFFFFFFFF
             tokens = src_info[expert, begin : begin + count].long()
             answer = x[tokens] * gain[rank * local + expert]
             rows[expert, begin : begin + count] = answer.bfloat16()

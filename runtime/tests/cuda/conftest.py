@@ -58,7 +58,7 @@ def pools(mps_env: dict[str, str]) -> Iterator[Callable[[int], RankPool]]:
     current: list[RankPool] = []
 
     def get(size: int) -> RankPool:
-        if current and current[0].size != size:
+        if current and (current[0].size != size or current[0].broken):
             current.pop().close()
         if not current:
             current.append(RankPool(size, mps_env))

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from api_tasks import SHAPE, answers, as_result, buffer_for, combine, dispatch
 from cases import Inputs, exact_combine, make_inputs
-from matrix_tasks import assert_within_one_rounding
-
 from ep_runtime.errors import EPTimeoutError
+from matrix_tasks import assert_within_one_rounding
 
 if TYPE_CHECKING:
     from pool import Rank

@@ -26,8 +26,8 @@ TASKS = [
 ]
 
 
+@pytest.mark.parametrize(("task", "options"), TASKS, ids=str)
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize(("task", "options"), TASKS, ids=lambda value: str(value))
 def test_task(
     pools: Callable[[int], RankPool], size: int, task: str, options: dict[str, bool], seed: int
 ) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from pool import RankPool
 
+# The rank count varies slowest: starting processes is what costs time.
 SHAPES = [
     Shape(128, 1, 8, 4),
     Shape(128, 1, 8, 1),
@@ -33,15 +34,15 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_shape(pools: Callable[[int], RankPool], size: int, shape: Shape, seed: int) -> None:
     checked = pools(size).run("matrix_tasks.check_shape", shape=shape, seed=seed)
     assert min(checked) >= 3
 
 
-@pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 16])
+@pytest.mark.parametrize("size", [1, 4])
 def test_any_number_of_sms(
     pools: Callable[[int], RankPool], size: int, num_sms: int, seed: int
 ) -> None:

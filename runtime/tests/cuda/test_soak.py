@@ -43,5 +43,5 @@ def test_soak(pools: Callable[[int], RankPool], seed: int) -> None:
         }
         checked += sum(pool.run("matrix_tasks.check_shape", **arguments))
         shapes += 1
-    print(f"soak: {shapes} shapes, {checked} dispatches and {2 * checked} combines without a difference")
+    print(f"soak: {shapes} shapes, {checked} dispatches, {2 * checked} combines, no difference")
     assert shapes > 0

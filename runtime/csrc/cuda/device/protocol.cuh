@@ -57,7 +57,7 @@ __device__ __forceinline__ uint64_t completed_receives(const uint64_t (&receives
 // One warp tells every peer which of our slots have been read. Posted by every launch, changed or
 // not, because a caller may recover from a fault by zero-filling symmetric memory.
 __device__ inline void post_acknowledgements(const DeviceContext& context,
-                                            const LowLatencyLayout& layout) {
+                                             const LowLatencyLayout& layout) {
   const uint64_t dispatch = completed_receives(context.counters->dispatch_receives);
   const uint64_t combine = completed_receives(context.counters->combine_receives);
   for (int peer = threadIdx.x % 32; peer < context.num_ranks; peer += 32) {
@@ -74,11 +74,11 @@ __device__ __forceinline__ bool wait_slot_free(const DeviceContext& context, con
   const int shift = slot_of(epoch) * 32;
   const uint32_t needed = earlier_in_slot(epoch);
   uint64_t word;
-  return wait_word(
-      context, ack, timing.start_ns, timing.deadline_ns, WaitSite{phase, peer, -1, -1}, word,
-      [=](uint64_t value) {
-        return static_cast<int32_t>(static_cast<uint32_t>(value >> shift) - needed) >= 0;
-      });
+  return wait_word(context, ack, timing.start_ns, timing.deadline_ns, WaitSite{phase, peer, -1, -1},
+                   word, [=](uint64_t value) {
+                     return static_cast<int32_t>(static_cast<uint32_t>(value >> shift) - needed) >=
+                            0;
+                   });
 }
 
 }  // namespace ep_runtime

@@ -36,7 +36,7 @@ __device__ inline void record_problem(const DeviceContext& context, Problem prob
 // On expiry the peer is masked where shrinking is allowed; otherwise the problem is recorded
 // for the host. Either way the caller goes on as if nothing had been sent.
 __device__ __noinline__ inline void expire(const DeviceContext& context, const WaitSite& site,
-                                    uint64_t waited_ns) {
+                                           uint64_t waited_ns) {
   if (context.enable_shrink) {
     atomicExch(context.mask + site.peer, 1);
   } else {

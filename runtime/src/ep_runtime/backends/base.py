@@ -112,11 +112,13 @@ class Backend(Protocol):
     def next_combine_buffer(
         self, max_tokens_per_rank: int, hidden: int, num_experts: int
     ) -> torch.Tensor:
-        """BF16 [L, R*M, H], strides (R*M*S, S, 1) with S = H + H/64: the source that the next
-        ``zero_copy`` combine reads."""
+        """Give what the next ``zero_copy`` combine reads: BF16 [L, R*M, H].
+
+        Rows are S = H + H/64 elements apart, rounded up to whole 16-byte vectors.
+        """
 
     def local_buffer(self) -> torch.Tensor:
-        """The whole local symmetric memory as uint8; all zero means "nothing has arrived"."""
+        """Give all local symmetric memory as uint8; all zero means "nothing has arrived"."""
 
     def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
         """Forget everything that has arrived. Collective."""
@@ -134,7 +136,7 @@ class Backend(Protocol):
         """Raise the error that an earlier, asynchronous phase recorded, if any (no device sync)."""
 
     def transport_report(self) -> dict[str, Any]:
-        """What really carries the data: per peer "self", "nvlink", "same-gpu", "gloo" ..."""
+        """Say what really carries the data: per peer "self", "same-gpu", "peer-memory", "gloo"."""
 
     def destroy(self) -> None:
         """Free symmetric memory. Safe in any order over the ranks, and after a peer died."""

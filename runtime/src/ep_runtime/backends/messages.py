@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 from ep_runtime.errors import EPPeerLostError, EPTimeoutError
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 FIELDS = 8  # integers that a message carries beside its parts
 _MAX_PARTS = 2
 _TAGS = 1024  # so many operations until a tag is used again
+_CONNECT = timedelta(seconds=300)
 _LINGER_S = 10.0  # for peers to fetch our last messages when the group is closed
 
 
@@ -82,12 +85,13 @@ class Messenger:
         self._rank = ranks.rank
         self._sent: deque[_Sent] = deque()
         self._local: dict[int, Message] = {}
-        self._group: dist.ProcessGroup | None = None
+        self._group: dist.ProcessGroupGloo | None = None
         if ranks.size > 1:
-            self._members = dist.get_process_group_ranks(ranks.process_group)
-            self._group = dist.new_group(
-                self._members, backend="gloo", use_local_synchronization=True
-            )
+            # Not dist.new_group: it needs every rank of the default group, or else names groups
+            # by how many a process knows, which differs between ranks.
+            name = ranks.all_gather_object(uuid4().hex)[0]
+            store = dist.PrefixStore(f"ep_runtime/{name}", _get_default_store())
+            self._group = dist.ProcessGroupGloo(store, ranks.rank, ranks.size, _CONNECT)
 
     def send(self, sequence: int, peer: int, message: Message, phase: str) -> None:
         """Start sending; the message's tensors must not change until the peer has received."""
@@ -101,8 +105,7 @@ class Messenger:
         tensors += [part for part in message.parts if part.numel() > 0]
         with self._naming(peer, phase, None):
             for tensor in tensors:
-                work = dist.isend(tensor, self._members[peer], self._group, sequence % _TAGS)
-                assert work is not None
+                work = self._open_group().send([tensor], peer, sequence % _TAGS)
                 self._sent.append(_Sent(sequence, peer, phase, work, tensor))
 
     def receive(self, sequence: int, peer: int, phase: str, deadline: Deadline) -> Message:
@@ -154,16 +157,18 @@ class Messenger:
             with suppress(RuntimeError):  # the peer is gone, or takes no more: nothing to do
                 sent.work.wait(deadline.left)
         self._sent.clear()
-        with suppress(RuntimeError, ValueError):  # the caller may have ended all groups already
-            dist.destroy_process_group(self._group)
         self._group = None
+
+    def _open_group(self) -> dist.ProcessGroupGloo:
+        if self._group is None:
+            raise RuntimeError("the connections are closed")
+        return self._group
 
     def _fetch(
         self, into: torch.Tensor, sequence: int, peer: int, phase: str, deadline: Deadline
     ) -> None:
         with self._naming(peer, phase, deadline):
-            work = dist.irecv(into, self._members[peer], self._group, sequence % _TAGS)
-            assert work is not None
+            work = self._open_group().recv([into], peer, sequence % _TAGS)
             work.wait(deadline.left)
 
     @contextmanager

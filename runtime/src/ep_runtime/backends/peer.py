@@ -239,9 +239,11 @@ class PeerBackend:
                 )
 
     def dispatch(self, request: DispatchRequest) -> _PeerDispatch:
+        """Allocate the outputs of a dispatch."""
         return _PeerDispatch(self, request)
 
     def combine(self, request: CombineRequest) -> _PeerCombine:
+        """Prepare a combine into ``request.out``."""
         return _PeerCombine(self, request)
 
     def next_combine_buffer(
@@ -256,7 +258,7 @@ class PeerBackend:
         return self._combine_buffer
 
     def take_combine_buffer(self, request: CombineRequest) -> torch.Tensor:
-        """The buffer that ``next_combine_buffer`` handed out for this combine."""
+        """Take the buffer that ``next_combine_buffer`` handed out for this combine."""
         buffer, self._combine_buffer = self._combine_buffer, None
         if buffer is None or buffer.shape != request.x.shape:
             raise RuntimeError(
@@ -266,9 +268,11 @@ class PeerBackend:
         return buffer
 
     def local_buffer(self) -> torch.Tensor:
+        """View this rank's symmetric memory as uint8."""
         return torch.as_tensor(_DeviceBytes(self.engine, self.rank), device=self.device)
 
     def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+        """Forget what arrived, between two barriers of all ranks."""
         self.check()
         self.engine.clean(
             max_tokens_per_rank,
@@ -279,15 +283,19 @@ class PeerBackend:
         )
 
     def set_mask(self, rank: int, masked: bool) -> None:
+        """Mask or unmask one rank for the launches that follow on this stream."""
         self.engine.set_mask(rank, masked, _stream(self.device))
 
     def query_mask(self, out: torch.Tensor) -> None:
+        """Copy the mask, int32 [R], in stream order."""
         self.engine.copy_mask(out.data_ptr(), _stream(self.device))
 
     def clear_mask(self) -> None:
+        """Unmask all ranks in stream order."""
         self.engine.clear_mask(_stream(self.device))
 
     def check(self) -> None:
+        """Raise what a kernel has recorded since the last call. Does not wait for the device."""
         problem = self.engine.take_problem()
         if problem is None:
             return
@@ -320,6 +328,7 @@ class PeerBackend:
         )
 
     def transport_report(self) -> dict[str, Any]:
+        """Say what carries the data to each peer."""
         peers = [
             "self" if rank == self.rank else "same-gpu" if same else "peer-memory"
             for rank, same in enumerate(self._on_this_gpu)
@@ -327,6 +336,7 @@ class PeerBackend:
         return {"backend": self.name, "peers": peers, "num_sms": self.num_sms, "nic_handler": None}
 
     def destroy(self) -> None:
+        """Wait for this GPU and free everything; peers keep what they have mapped."""
         self.engine.destroy()
 
 

@@ -35,7 +35,7 @@ class Door:
 
 
 def host_identity() -> str:
-    """The same for all processes of one running host, and for no others."""
+    """Name this running host: the same for all its processes, and for no others."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{socket.gethostname()}/{boot}"
 

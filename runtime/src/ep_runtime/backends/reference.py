@@ -321,12 +321,13 @@ class _ReferenceCombine:
         if not self._request.use_logfmt:
             return payload.view(torch.bfloat16).to(torch.float32)
         groups = self._hidden // numerics.GROUP
-        widths = [2 * self._hidden, 4 * groups, groups]
-        words, extremes, encoded = torch.split(payload, widths, dim=1)
+        ends = 2 * self._hidden, 2 * self._hidden + 4 * groups
+        words = routing.columns_as(payload, 0, ends[0], torch.int16)
+        extremes = routing.columns_as(payload, *ends, torch.bfloat16)
         coded = numerics.LogfmtRows(
-            words.contiguous().view(torch.int16).view(-1, groups, numerics.GROUP),
-            extremes.contiguous().view(torch.bfloat16).view(-1, groups, 2),
-            encoded.contiguous().view(torch.bool),
+            words.view(-1, groups, numerics.GROUP),
+            extremes.view(-1, groups, 2),
+            routing.columns_as(payload, ends[1], None, torch.bool),
         )
         return numerics.decode_logfmt(coded)
 

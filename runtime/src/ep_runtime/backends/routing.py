@@ -67,9 +67,12 @@ def plan_routes(
     return Routes(token, place, expert)
 
 
-def _words(rows: torch.Tensor) -> torch.Tensor:
-    """Contiguous rows as int64 words, a type that every operation knows."""
-    return rows.view(torch.int64)
+def columns_as(rows: torch.Tensor, begin: int, end: int | None, dtype: torch.dtype) -> torch.Tensor:
+    """Bytes ``begin`` to ``end`` of each of the uint8 ``rows`` [N, B], as [N, ...] of ``dtype``."""
+    part = rows[:, begin:end]
+    width = part.shape[1] // dtype.itemsize
+    # Flat first: a single row counts as contiguous whatever its stride, and then can't be viewed.
+    return part.reshape(-1).view(dtype).view(part.shape[0], width)
 
 
 @dataclass(frozen=True)
@@ -157,13 +160,13 @@ class DispatchOutputs:
         result.src_info[expert, position] = rows.token[order].to(torch.int32)
         self.places[expert, position] = rows.place[order].to(torch.int32)
         data_bytes = hidden * result.recv_x.element_size()
-        data = rows.payload[:, :data_bytes].contiguous().view(result.recv_x.dtype)
+        data = columns_as(rows.payload, 0, data_bytes, torch.int64)
         # Whole rows, straight to where an expert's block begins: element-wise indexing is slow.
         of_expert = torch.split(rows.row[order], ends[:, -1].tolist())
-        for block, chosen in zip(_words(result.recv_x), of_expert):
-            torch.index_select(_words(data), 0, chosen, out=block[: chosen.numel()])
+        for block, chosen in zip(result.recv_x.view(torch.int64), of_expert):
+            torch.index_select(data, 0, chosen, out=block[: chosen.numel()])
         if result.scales is not None:
-            inverse = rows.payload[:, data_bytes:].contiguous().view(torch.float32)
+            inverse = columns_as(rows.payload, data_bytes, None, torch.float32)
             values = numerics.pack_ue8m0(inverse) if request.use_ue8m0 else inverse
             result.scales[expert, position] = values[rows.row[order]]
 
