@@ -26,7 +26,7 @@ _ACCENT = "#0a0b04"
 _WARN = "#0a0b05"
 _VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _ACCENT: "accent", _WARN: "warn"}
 
-_BINS = 36
+_MOST_BINS = 36
 _LOG_SCALE_FROM = 3.0  # max over median above which a linear axis hides the bulk
 _MAX_NAMED_HOSTS = 12
 
@@ -87,15 +87,16 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
     values = np.asarray(samples_us, dtype=np.float64)
     low, high = float(values.min()), float(values.max())
     figure, axes = _new_figure(4.0, 2.3)
+    bins = min(_MOST_BINS, max(8, 2 * round(len(values) ** 0.5)))
     logarithmic = low > 0 and high > _LOG_SCALE_FROM * figures["p50_us"]
     if logarithmic:
-        edges = np.geomspace(low, high, _BINS + 1)
+        edges = np.geomspace(low, high, bins + 1)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0), numticks=6))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         pad = max(high - low, 0.02 * high, 1e-3) * 0.02
-        edges = np.linspace(low - pad, high + pad, _BINS + 1)
+        edges = np.linspace(low - pad, high + pad, bins + 1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.hist(values, bins=list(edges), color=_ACCENT, alpha=0.85, linewidth=0)
