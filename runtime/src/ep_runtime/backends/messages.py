@@ -10,12 +10,12 @@ from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from ep_runtime.errors import EPPeerLostError, EPTimeoutError
 
@@ -85,16 +85,21 @@ class Messenger:
         self._rank = ranks.rank
         self._sent: deque[_Sent] = deque()
         self._local: dict[int, Message] = {}
-        self._group: dist.ProcessGroupGloo | None = None
+        self._unreceived: dict[tuple[int, int], str] = {}  # (sequence, peer): phase
+        self._group: Any = None  # a ProcessGroupGloo; torch's stubs leave out its methods
         if ranks.size > 1:
             # Not dist.new_group: it needs every rank of the default group, or else names groups
             # by how many a process knows, which differs between ranks.
             name = ranks.all_gather_object(uuid4().hex)[0]
-            store = dist.PrefixStore(f"ep_runtime/{name}", _get_default_store())
+            store = PrefixStore(f"ep_runtime/{name}", _get_default_store())
             self._group = dist.ProcessGroupGloo(store, ranks.rank, ranks.size, _CONNECT)
 
     def send(self, sequence: int, peer: int, message: Message, phase: str) -> None:
-        """Start sending; the message's tensors must not change until the peer has received."""
+        """Start sending; the message's tensors must not change until the peer has received.
+
+        The peer is taken to send one of the same ``sequence``, too.
+        """
+        self._unreceived[sequence, peer] = phase
         if peer == self._rank:
             self._local[sequence] = message
             return
@@ -113,6 +118,7 @@ class Messenger:
 
         Raises EPTimeoutError or EPPeerLostError, both naming the peer.
         """
+        self._unreceived.pop((sequence, peer), None)
         if peer == self._rank:
             return self._local.pop(sequence)
         head = torch.empty(1 + _MAX_PARTS + FIELDS, dtype=torch.int64)
@@ -148,6 +154,23 @@ class Messenger:
             except EPPeerLostError as error:
                 lost(error)
 
+    def drop_unreceived(
+        self, peers: list[int], deadline: Deadline, lost: Callable[[EPPeerLostError], None]
+    ) -> None:
+        """Receive and forget what ``peers`` sent; forget what the others may have sent.
+
+        A peer that is gone is given to ``lost``, which may raise.
+        """
+        for (sequence, peer), phase in list(self._unreceived.items()):
+            if peer not in peers:
+                continue
+            try:
+                self.receive(sequence, peer, phase, deadline)
+            except EPPeerLostError as error:
+                lost(error)
+        self._unreceived.clear()
+        self._local.clear()
+
     def close(self) -> None:
         """Give peers a while to fetch what was sent, then drop all connections."""
         if self._group is None:
@@ -159,7 +182,7 @@ class Messenger:
         self._sent.clear()
         self._group = None
 
-    def _open_group(self) -> dist.ProcessGroupGloo:
+    def _open_group(self) -> Any:
         if self._group is None:
             raise RuntimeError("the connections are closed")
         return self._group

@@ -7,6 +7,7 @@ tested against it. Work is done on the CPU; GPU tensors are copied there and bac
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,11 @@ class ReferenceBackend:
         return self._local
 
     def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
-        """Wait for all ranks that are not masked, zero the local buffer, and wait again."""
+        """Drop what was not received, and meet all ranks that are not masked, twice.
+
+        The local buffer is zeroed between the meetings.
+        """
+        self._messenger.drop_unreceived(self.peers(), Deadline(_CLEAN_TIMEOUT_US), self._lost)
         for _ in range(2):
             fields = (_CLEAN, max_tokens_per_rank, hidden, num_experts)
             sequence = self.send(
@@ -200,7 +205,9 @@ class ReferenceBackend:
 
 def _bytes_of(rows: torch.Tensor) -> torch.Tensor:
     """[N, B] uint8 view or copy of contiguous rows [N, ...] of B bytes."""
-    return rows.flatten(1).contiguous().view(torch.uint8)
+    row_bytes = math.prod(rows.shape[1:]) * rows.element_size()
+    # Flat first: the strides of an empty tensor may be anything, and then it can't be viewed.
+    return rows.reshape(-1).view(torch.uint8).view(rows.shape[0], row_bytes)
 
 
 class _ReferenceDispatch:
