@@ -6,8 +6,6 @@ BIN := $(ROOT)/.venv/bin
 
 # Everything Ansible, pip and matplotlib would keep in a home directory stays in build/.
 export ANSIBLE_HOME := $(ROOT)/build/ansible
-export ANSIBLE_REMOTE_TEMP := $(ROOT)/build/ansible/remote
-export ANSIBLE_ASYNC_DIR := $(ROOT)/build/ansible/async
 export ANSIBLE_COLLECTIONS_PATH := $(ROOT)/build/collections
 export ANSIBLE_INJECT_FACT_VARS := false
 export MPLCONFIGDIR := $(ROOT)/build/matplotlib
