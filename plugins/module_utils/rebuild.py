@@ -4,10 +4,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs
 
@@ -33,24 +35,45 @@ def rebuild(
 
     Raises RebuildError, with the old image untouched, when no right new image could be made.
     """
-    kernel, target = image["kernel"], host.path(image["path"])
+    kernel = image["kernel"]
     if image["tool"] is None:
         raise RebuildError(
             f"The initramfs of kernel {kernel} ({image['path']}) is stale ({image['evidence']}),"
             " and neither initramfs-tools nor dracut is installed to rebuild it."
         )
-    work = host.path(WORK_DIRECTORY)
-    os.makedirs(work, mode=0o700, exist_ok=True)
-    built = os.path.join(work, os.path.basename(target))
     try:
-        _build(image, built, run)
-        _verify(host, image, built, module, require)
-        _replace(kernel, built, target)
+        with _alone(host.path(WORK_DIRECTORY)):
+            # The run that held the lock before us may have done it.
+            found = initramfs.state(
+                host.path(image["path"]), initramfs.wanted(host, module), module, require
+            )
+            if found.state == initramfs.STALE:
+                _rebuild(host, image, module, require, run)
     except OSError as error:
         raise RebuildError(
             f"The initramfs of kernel {kernel} was not replaced, the old one is still in place:"
             f" {error}."
         ) from error
+
+
+@contextmanager
+def _alone(work: str) -> Iterator[None]:
+    """Hold the lock of ``work``: a build outlives the controller that started it."""
+    os.makedirs(work, mode=0o700, exist_ok=True)
+    with open(os.path.join(work, "lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _rebuild(
+    host: HostRoot, image: Dict[str, Any], module: str, require: bool, run: RunCommand
+) -> None:
+    kernel, target = image["kernel"], host.path(image["path"])
+    built = os.path.join(host.path(WORK_DIRECTORY), os.path.basename(target))
+    try:
+        _build(image, built, run)
+        _verify(host, image, built, module, require)
+        _replace(kernel, built, target)
     finally:
         if os.path.exists(built):
             os.unlink(built)

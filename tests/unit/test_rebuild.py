@@ -48,7 +48,7 @@ def leftovers(host) -> list[str]:
         *Path(host.path("/boot")).iterdir(),
         *Path(host.path(subject.WORK_DIRECTORY)).iterdir(),
     ]
-    return [path.name for path in found if path.name != Path(IMAGE).name]
+    return [path.name for path in found if path.name not in (Path(IMAGE).name, "lock")]
 
 
 def test_a_right_image_takes_the_place_of_the_old_one(host):
@@ -107,6 +107,14 @@ def test_what_a_killed_run_left_is_no_obstacle(host):
     Path(host.path(f"/boot/.{Path(IMAGE).name}.epfleet-new")).write_bytes(b"half")
     run(host, Builder(image(True, OUR_LINE)))
     assert leftovers(host) == []
+
+
+def test_an_image_that_another_run_finished_is_left_alone(host):
+    (entry,) = initramfs.facts(host, "nvidia", False)
+    Path(host.path(IMAGE)).write_bytes(image(True, OUR_LINE))
+    builder = Builder(None)
+    subject.rebuild(host, entry, "nvidia", False, builder)
+    assert builder.commands == []
 
 
 def test_boot_loader_hooks_run_for_initramfs_tools(tmp_path):
