@@ -65,6 +65,9 @@ class Plan:
             *("--master-port", str(self.port)),
             *("--local-addr", self.address),
             *("--max-restarts", "0"),
+            # Long enough for ranks that run into the same time limit to say so, each of them,
+            # before torchrun ends the rest.
+            *("--monitor-interval", "1"),
             *("--redirects", "3"),
             *("--log-dir", job.path("logs")),
             *("--module", "ep_runtime.bench", "low-latency"),
@@ -132,7 +135,9 @@ def supervise(plan: Plan, job: Job) -> dict[str, Any]:
     outcome["ranks"] = rank_results(job)
     if state != "passed":
         outcome["failures"] = failures(plan, job)
-        outcome["launcher_log"] = tail(job.path("torchrun.log"))
+        outcome["log"] = (
+            tail(job.path("torchrun.log")) if state == "failed" else rank_tails(plan, job)
+        )
     return outcome
 
 
@@ -149,7 +154,7 @@ def _outcome(state: str, began: float, why: str) -> dict[str, Any]:
         "ended": time.time(),
         "ranks": [],
         "failures": [],
-        "launcher_log": [],
+        "log": [],
     }
 
 
@@ -200,13 +205,27 @@ def failures(plan: Plan, job: Job) -> list[dict[str, Any]]:
     for result in rank_results(job):
         if str(result["status"]) != "passed":
             codes.setdefault(int(result["rank"]), None)
-    found = []
-    for rank, code in sorted(codes.items()):
-        local = rank - plan.node * plan.ranks_per_node
-        pattern = os.path.join(glob.escape(job.path("logs")), "*", "attempt_*", str(local))
-        logs = sorted(glob.glob(os.path.join(pattern, "stderr.log")))
-        found.append({"rank": rank, "exit_code": code, "log": tail(logs[-1]) if logs else []})
-    return found
+    return [
+        {"rank": rank, "exit_code": code, "log": tail(rank_log(plan, job, rank))}
+        for rank, code in sorted(codes.items())
+    ]
+
+
+def rank_log(plan: Plan, job: Job, rank: int) -> str:
+    """The path of the standard error of one of this node's ranks; empty when there is none."""
+    local = rank - plan.node * plan.ranks_per_node
+    attempt = os.path.join(glob.escape(job.path("logs")), "*", "attempt_*", str(local))
+    return max(glob.glob(os.path.join(attempt, "stderr.log")), default="")
+
+
+def rank_tails(plan: Plan, job: Job) -> list[str]:
+    """The last words of each of this node's ranks, for a run that did not end by itself."""
+    first = plan.node * plan.ranks_per_node
+    lines = []
+    for rank in range(first, first + plan.ranks_per_node):
+        words = tail(rank_log(plan, job, rank))[-3:] or ["(nothing)"]
+        lines += [f"rank {rank}: {line}" for line in words]
+    return lines[:_LOG_TAIL_LINES]
 
 
 def failed_ranks(torchrun_log: str) -> dict[int, int | None]:

@@ -12,10 +12,15 @@ import re
 import signal
 from typing import Any
 
+# What gloo, torch's store and the benchmark say when somebody else has gone or does not come.
 _CAUSED_BY_A_PEER = re.compile(
-    r"closed by peer|reset by peer|Connection refused|Broken pipe|a peer is missing or stuck"
-    r"|[Tt]imed out waiting|Socket Timeout|Stop_waiting response|recvValue failed"
+    r"closed by peer|reset by peer|Connection refused|Broken pipe|Connection was likely closed"
+    r"|a peer is missing or stuck|[Tt]imed out|[Tt]imeout|DistNetworkError|DistStoreError"
 )
+
+# Causes come first: unreachable, broken by itself, never met, waited in vain, ended by us.
+_ORDER_OF_VICTIMS = 3
+_FEW = 4
 
 RUNNING, PASSED, FAILED = "running", "passed", "failed"
 
@@ -31,7 +36,8 @@ def verdict(
     """
     culprits = [item for name, status in hosts.items() for item in _complaints(name, status)]
     if culprits:
-        return {"state": FAILED, "message": _blame(culprits)}
+        silent = _silent_ranks(hosts, ranks_per_host)
+        return {"state": FAILED, "message": _blame(culprits, silent)}
     running = [name for name, status in hosts.items() if status.get("state") == RUNNING]
     if running and overdue_s <= 0:
         return {"state": RUNNING, "message": _progress(hosts, running)}
@@ -46,8 +52,11 @@ def verdict(
 
 
 def _progress(hosts: dict[str, dict[str, Any]], running: list[str]) -> str:
-    some = ", ".join(running[:3]) + (", ..." if len(running) > 3 else "")
-    return f"{len(running)} of {len(hosts)} hosts still run ({some})"
+    return f"{len(running)} of {len(hosts)} hosts still run ({_some(running)})"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_FEW]) + (", ..." if len(names) > _FEW else "")
 
 
 def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,10 +74,9 @@ def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
     ended = float(result["ended"])
     if state == FAILED and result["failures"]:
         return [_failed_rank(name, item, ended) for item in result["failures"]]
-    log = [] if state in ("unmet", "lost") else result["launcher_log"]
     order = {"timeout": 3, "unmet": 2, "stopped": 4}.get(str(state), 1)
     what = f"{name}: {result['why']}"
-    found = [{"host": name, "order": order, "ended": ended, "what": what, "log": log}]
+    found = [{"host": name, "order": order, "ended": ended, "what": what, "log": result["log"]}]
     return found + [_failed_rank(name, item, ended) for item in result["failures"]]
 
 
@@ -95,13 +103,31 @@ def _how(code: int | None) -> str:
         return f"was ended by signal {-code}"
 
 
-def _blame(culprits: list[dict[str, Any]]) -> str:
+def _silent_ranks(hosts: dict[str, dict[str, Any]], ranks_per_host: int) -> list[str]:
+    """The ranks that neither ended well nor said why not; known when every host has ended."""
+    silent = []
+    for node, (name, status) in enumerate(hosts.items()):
+        result = status.get("result")
+        if result is None:
+            return []
+        heard = {item["rank"] for item in result["ranks"] + result["failures"]}
+        first = node * ranks_per_host
+        wanted = range(first, first + ranks_per_host)
+        silent += [f"rank {rank} on {name}" for rank in wanted if rank not in heard]
+    return silent
+
+
+def _blame(culprits: list[dict[str, Any]], silent: list[str]) -> str:
     first = min(culprits, key=lambda item: (item["order"], item["ended"]))
     others = sorted({item["host"] for item in culprits} - {first["host"]})
     message = f"The benchmark failed: {first['what']}."
-    if others:
-        some = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
-        message += f" ({some} failed with it.)"
+    if first["order"] >= _ORDER_OF_VICTIMS and 0 < len(silent) <= _FEW:
+        message = (
+            f"The benchmark failed: {', '.join(silent)} did not get anywhere and gave no reason "
+            f"(stuck or stopped?), while {first['what']}."
+        )
+    elif others:
+        message += f" ({_some(others)} failed with it.)"
     if first["log"]:
         message += "\nThe end of its log:\n" + "\n".join(first["log"])
     return message

@@ -40,19 +40,42 @@ with open(sys.argv[1], "rb") as stream:
 
 
 @contextlib.contextmanager
-def exclusive(path: str) -> Iterator[None]:
-    """Hold the lock file ``path``: two builds of one key on one host follow each other."""
+def exclusive(directory: str) -> Iterator[None]:
+    """Hold ``directory`` alone, and remove it at the end when nothing else is in it.
+
+    Two controllers may build on one host at once; their builds follow each other.
+    """
     deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    with open(path, "w", encoding="utf-8") as stream:
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise VenvError(f"another build has held {path} for an hour") from None
-                time.sleep(0.5)
-        yield
+    while True:
+        os.makedirs(directory, mode=0o755, exist_ok=True)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if _lock(handle) and _same_directory(handle, directory):
+                yield
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
+                return
+        finally:
+            os.close(handle)
+        if time.monotonic() > deadline:
+            raise VenvError(f"another build has held {directory} for an hour")
+        time.sleep(0.5)
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _same_directory(handle: int, directory: str) -> bool:
+    """Whether the locked directory is still the one of that name: its last holder removed it."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(directory))
+    except FileNotFoundError:
+        return False
 
 
 def build_environment(venv: str, cuda: dict[str, Any] | None) -> dict[str, str]:

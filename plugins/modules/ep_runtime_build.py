@@ -117,8 +117,7 @@ def main() -> None:
     started = time.monotonic()
     work = os.path.join(given["directory"], given["key"])
     try:
-        os.makedirs(given["directory"], mode=0o755, exist_ok=True)
-        with exclusive(f"{work}.lock"):
+        with exclusive(given["directory"]):
             discard(work)
             try:
                 wheel = build_wheel(

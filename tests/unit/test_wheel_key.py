@@ -1,0 +1,46 @@
+"""A key tells apart what must not share a wheel."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_key import (
+    key_inputs,
+    wheel_key,
+)
+
+HOST = {"machine": "x86_64", "libc": "glibc-2.36", "abi": "cpython-311-x86_64-linux-gnu"}
+CUDA = {"major": 13, "architectures": ["100", "90"], "compiler": "/usr/local/cuda/bin/nvcc"}
+
+
+def key(source="s", host=None, cuda=None):
+    return wheel_key(key_inputs(source, {**HOST, **(host or {})}, cuda))
+
+
+def test_equal_hosts_share_a_key():
+    assert key() == key()
+    assert key(cuda=CUDA) == key(cuda={**CUDA, "architectures": ["90", "100"], "major": "13"})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        key(source="t"),
+        key(host={"machine": "aarch64"}),
+        key(host={"libc": "glibc-2.39"}),
+        key(host={"abi": "cpython-313-x86_64-linux-gnu"}),
+        key(cuda=CUDA),
+    ],
+)
+def test_different_hosts_do_not(other):
+    assert other != key()
+
+
+def test_gpus_and_toolkits_differ():
+    keys = {key(cuda={**CUDA, **change}) for change in ({}, {"major": 12}, {"architectures": []})}
+    assert len(keys) == 3
+
+
+def test_a_key_is_a_safe_name():
+    name = key(host={"machine": "a/b c", "abi": "x.y"})
+    assert name.startswith("a_b_c-x_y-cpu-")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-_")
