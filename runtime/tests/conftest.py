@@ -5,10 +5,16 @@ import secrets
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from ranks import RankPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# Busy machines are slow at times; that is no failure.
+settings.register_profile("ep_runtime", deadline=None)
+settings.load_profile("ep_runtime")
 
 
 @pytest.fixture(scope="session")

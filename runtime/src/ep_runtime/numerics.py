@@ -113,7 +113,8 @@ def encode_logfmt(rows: torch.Tensor) -> LogfmtRows:
     A group is encoded when its greatest magnitude is below 1 and above the least one, which is
     taken as ``amax * 2**-32`` if lower; otherwise (also with NaN or infinity) it stays BF16. Code
     ``c`` stands for ``2**(low + (c - 1) * step)``, ``step = (high - low) / 510``; of two codes the
-    nearer in value (not in logarithm) is taken, and 0 stands for anything nearer to zero.
+    nearer in value (not in logarithm) is taken. Code 0 is zero, and takes what lies below the
+    middle of ``2**(low - step)`` and ``2**low``. Subnormal magnitudes may count as zero.
     """
     grouped = _in_groups(rows.contiguous())
     magnitude = grouped.abs()
