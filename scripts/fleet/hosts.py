@@ -180,38 +180,38 @@ def up(count: int) -> Fleet:
     return fleet
 
 
-def _end(pid_file: Path, marker: str, first_signal: signal.Signals) -> None:
-    """End the process of a pid file, unless the pid now belongs to something else."""
+def _owned_pid(pid_file: Path, marker: str) -> int | None:
+    """Return the pid of a pid file, None when its process is gone or the pid is now another's."""
     try:
         pid = int(pid_file.read_text())
-    except (FileNotFoundError, ValueError):
-        return
-    signals = [first_signal, signal.SIGKILL]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except (OSError, ValueError):
+        return None
+    return pid if marker in command else None
+
+
+def _end(pid_files: dict[Path, str], *signals: signal.Signals) -> None:
+    """End the processes of these pid files together, each signal after the one before had time."""
     for number in signals:
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT_S
-        if not _is_ours(pid, marker):
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-        while time.monotonic() < deadline and _is_ours(pid, marker):
+        for pid_file, marker in pid_files.items():
+            pid = _owned_pid(pid_file, marker)
+            if pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        while any(_owned_pid(*item) is not None for item in pid_files.items()):
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.1)
-
-
-def _is_ours(pid: int, marker: str) -> bool:
-    try:
-        return marker in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        return False
 
 
 def down() -> None:
     """Remove every trace of this checkout's fleet: processes, mounts, bridge, folders."""
     directory = run_directory()
     folders = [path for path in directory.glob("*") if path.is_dir()]
+    _end({folder / "supervisor.pid": "supervise" for folder in folders}, signal.SIGKILL)
+    _end({folder / "nspawn.pid": str(folder) for folder in folders}, signal.SIGTERM, signal.SIGKILL)
     for folder in folders:
-        _end(folder / "supervisor.pid", "supervise", signal.SIGKILL)
-    for folder in folders:
-        _end(folder / "nspawn.pid", str(folder), signal.SIGTERM)
         _run("umount", "--lazy", str(folder / "root"), check=False)
     _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)
     shutil.rmtree(directory, ignore_errors=True)
