@@ -40,15 +40,15 @@ FLEET = {
     "epfleet_ibgda_mode": (
         "auto",
         "`gpu`: the GPU rings the NIC's doorbell, which needs driver options and a reboot. `cpu`: "
-        "a CPU thread does, without a reboot. `off`: no IBGDA (one NVLink host). `auto`: chosen for "
-        "each host; without an NVIDIA GPU the reference backend. A mode given by name acts on any "
+        "a CPU thread does, without a reboot. `off`: no IBGDA (one NVLink host). `auto`: chosen "
+        "for each host; without an NVIDIA GPU the reference backend. A mode given by name acts on any "
         "host.",
     ),
     "epfleet_reboot_policy": (
         "when_needed",
         "`never`: fail when a reboot is needed. `when_needed`: reboot the hosts whose loaded "
-        "driver lacks the options. `always`: reboot each host once after a change, also where the effect "
-        "cannot be verified live.",
+        "driver lacks the options. `always`: reboot each host once after a change, also where the "
+        "effect cannot be verified live.",
     ),
     "epfleet_serial": ('[1, "25%"]', "How many hosts reboot at a time: first one, then quarters."),
     "epfleet_failure_budget": (
