@@ -41,8 +41,8 @@ FLEET = {
         "auto",
         "`gpu`: the GPU rings the NIC's doorbell, which needs driver options and a reboot. `cpu`: "
         "a CPU thread does, without a reboot. `off`: no IBGDA (one NVLink host). `auto`: chosen "
-        "for each host; without an NVIDIA GPU the reference backend. A mode given by name acts on any "
-        "host.",
+        "for each host; without an NVIDIA GPU the reference backend. A mode given by name acts on "
+        "any host.",
     ),
     "epfleet_reboot_policy": (
         "when_needed",

@@ -21,6 +21,7 @@ REBOOT_STATUS = 133  # systemd-nspawn's exit status when the system inside asked
 BOOT_TIMEOUT_S = 90.0
 SHUTDOWN_TIMEOUT_S = 10.0
 SUBNET_PREFIX = "10.213"
+TREE_BYTES = 2 << 30  # what a rollout writes on one host, rounded up
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,21 @@ def _free_subnet() -> str:
         if f" {subnet}." not in taken:
             return subnet
     raise RuntimeError(f"no free /24 under {SUBNET_PREFIX}.0.0/16 for the fleet's bridge")
+
+
+def _make_run_directory(count: int) -> Path:
+    """Make the folder of the hosts' trees, in memory where there is plenty.
+
+    A rollout writes and `down` removes some 30,000 files a host, which a disk makes slow.
+    """
+    directory = run_directory()
+    directory.mkdir(parents=True)
+    memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(memory["MemAvailable"].split()[0]) * 1024
+    if available > 3 * count * TREE_BYTES:
+        size = f"size={count * TREE_BYTES}"
+        _run("mount", "-t", "tmpfs", f"epfleet-{run_identity()}", "-o", size, str(directory))
+    return directory
 
 
 def _prepare_tree(fleet: Fleet, host: Host, template: Path) -> None:
@@ -141,8 +157,7 @@ def up(count: int) -> Fleet:
     """
     down()
     template, wheels = cache.template(), cache.wheels()
-    directory = run_directory()
-    directory.mkdir(parents=True)
+    directory = _make_run_directory(count)
     with locked(cache_directory() / "subnet.lock"):
         subnet, bridge = _free_subnet(), f"epf-{run_identity()}"
         _run("ip", "link", "add", bridge, "type", "bridge")
@@ -214,4 +229,6 @@ def down() -> None:
     for folder in folders:
         _run("umount", "--lazy", str(folder / "root"), check=False)
     _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)
+    if directory.is_mount():
+        _run("umount", "--lazy", str(directory))
     shutil.rmtree(directory, ignore_errors=True)
