@@ -106,20 +106,24 @@ class Contender:
 
 
 def kernel_times(call: Callable[[], Any], word: str, calls: int = 30) -> float:
-    """Median device time in us of the kernels whose name holds ``word``, per call."""
+    """Median device time in us, per call, of the kernels whose name holds ``word``."""
     call()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(calls):
             call()
         torch.cuda.synchronize()
-    kernels = [
-        event.device_time
+    kernels = sorted(
+        (event.time_range.start, event.time_range.elapsed_us())
         for event in profile.events()
         if event.device_type == torch.autograd.DeviceType.CUDA and word in event.name
-    ]
-    assert len(kernels) % calls == 0 and kernels, f"{len(kernels)} kernels named {word}"
-    return statistics.median(kernels) * (len(kernels) // calls)
+    )
+    per_call, rest = divmod(len(kernels), calls)
+    assert per_call > 0 and rest == 0, f"{len(kernels)} kernels named {word} in {calls} calls"
+    durations = [duration for _, duration in kernels]
+    return statistics.median(
+        sum(durations[first : first + per_call]) for first in range(0, len(durations), per_call)
+    )
 
 
 def graph_time(call: Callable[[], Any], replays: int = 10) -> float:

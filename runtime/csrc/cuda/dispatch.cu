@@ -6,15 +6,17 @@
 namespace ep_runtime {
 namespace {
 
-constexpr int kMaxRowThreads = 512;
+constexpr int kDispatchThreads = 512;
 
 template <bool kFp8>
-__global__ void __launch_bounds__(kMaxRowThreads + kCountThreads, 1)
+__global__ void __launch_bounds__(kDispatchThreads, 1)
     dispatch_kernel(const __grid_constant__ DispatchParams p) {
   extern __shared__ int dynamic[];
   int* counts = dynamic;                            // [L, R]
   int* rows = counts + p.num_experts;               // [R + 1]
   int* histogram = rows + p.context.num_ranks + 1;  // [L]
+  uint32_t* table =                                 // [T, K]
+      p.stage_selections ? reinterpret_cast<uint32_t*>(histogram + p.experts_per_rank) : nullptr;
   __shared__ DispatchSendShared send;
   __shared__ uint64_t shared_epoch;
   __shared__ Timing shared_timing;
@@ -31,19 +33,17 @@ __global__ void __launch_bounds__(kMaxRowThreads + kCountThreads, 1)
       shared_epoch = *p.op_epoch;
     }
   }
+  if (p.phases & kSend) stage_selections(p, table);
   __syncthreads();
   const uint64_t epoch = shared_epoch;
   const Timing timing = shared_timing;
 
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x < 32) {
+  if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
   if (p.phases & kSend) {
-    if (threadIdx.x < p.row_threads) {
-      send_rows<kFp8>(p, send, epoch, timing);
-    } else {
-      send_counts(p, send, histogram, epoch, timing);
-    }
+    send_counts(p, send, table, histogram, epoch, timing);
+    send_rows<kFp8>(p, send, table, epoch, timing);
   }
   if (p.phases & kReceive) {
     receive_counts(p, counts, rows, epoch, timing);
@@ -61,15 +61,27 @@ __global__ void __launch_bounds__(kMaxRowThreads + kCountThreads, 1)
 
 }  // namespace
 
-cudaError_t launch_dispatch(const DispatchParams& params, int num_blocks, cudaStream_t stream) {
+uint64_t dispatch_shared_bytes(const LowLatencyLayout& layout) {
+  return sizeof(int) * (uint64_t{layout.num_experts} + layout.num_ranks + 1 + layout.local_experts);
+}
+
+cudaError_t prepare_dispatch(int shared_bytes) {
+  for (auto kernel : {dispatch_kernel<true>, dispatch_kernel<false>}) {
+    const cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t launch_dispatch(const DispatchParams& params, int num_blocks, int shared_bytes,
+                            cudaStream_t stream) {
   DispatchParams p = params;
-  const int chunks = p.hidden / kChannelsPerThread;
-  p.row_threads = max(32, min(kMaxRowThreads, (chunks + 31) / 32 * 32));
-  const int threads = p.row_threads + kCountThreads;
-  const size_t shared =
-      sizeof(int) * (p.num_experts + p.context.num_ranks + 1 + p.experts_per_rank);
+  const uint64_t base = dispatch_shared_bytes(p.layout);
+  const uint64_t staged = base + sizeof(uint32_t) * uint64_t(p.num_tokens) * p.num_topk;
+  p.stage_selections = staged <= static_cast<uint64_t>(shared_bytes);
   auto kernel = p.use_fp8 ? dispatch_kernel<true> : dispatch_kernel<false>;
-  kernel<<<num_blocks, threads, shared, stream>>>(p);
+  kernel<<<num_blocks, kDispatchThreads, p.stage_selections ? staged : base, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -28,12 +28,19 @@ struct DispatchParams {
   int experts_per_rank;
   int max_tokens;
   int phases;
-  int row_threads;
+  bool stage_selections;  // the selections of all tokens fit into shared memory
   bool use_fp8;
   bool round_scale;
   bool use_ue8m0;
 };
 
-cudaError_t launch_dispatch(const DispatchParams& params, int num_blocks, cudaStream_t stream);
+// Shared memory of a block that does not stage its selections.
+uint64_t dispatch_shared_bytes(const LowLatencyLayout& layout);
+
+// Once per process and device: allow the kernels up to `shared_bytes`.
+cudaError_t prepare_dispatch(int shared_bytes);
+
+cudaError_t launch_dispatch(const DispatchParams& params, int num_blocks, int shared_bytes,
+                            cudaStream_t stream);
 
 }  // namespace ep_runtime

@@ -1,6 +1,6 @@
 // Dispatch, send phase. One block takes one token at a time: it loads the row once, quantises it
-// in registers and stores it once to every rank that holds one of the token's experts. A second
-// group of threads counts, per destination rank, what that rank will receive.
+// in registers and stores it once to every rank that holds one of the token's experts. Blocks from
+// the end of the grid, which have no token when tokens are few, count what each rank will receive.
 //
 // A row's place is the number of earlier rows that go to the same place, counted from topk_idx
 // itself: no atomics across blocks, no grid barrier, and the same order on every run.
@@ -12,64 +12,81 @@
 
 namespace ep_runtime {
 
-constexpr int kCountThreads = 128;
-constexpr int kRowBarrier = 1;
-constexpr int kCountBarrier = 2;
+constexpr uint32_t kNothing = 0xffffffffu;
 
 struct DispatchSendShared {
-  int expert[kMaxTopk];  // global expert, -1 where nothing is sent
-  int rank[kMaxTopk];
-  int index[kMaxTopk];  // earlier rows for the same expert
-  int slot[kMaxTopk];   // earlier rows for the same rank
+  uint32_t selection[kMaxTopk];  // of the token at hand
+  int index[kMaxTopk];           // earlier rows for the same expert
+  int slot[kMaxTopk];            // earlier rows for the same rank
   uint8_t* destination[kMaxTopk];
   int num_destinations;
   int rows;
   int may_send;
 };
 
-__device__ __forceinline__ int read_expert(const DispatchParams& p, int entry) {
+// A selection in one word: rank << 16 | global expert, or kNothing.
+__device__ __forceinline__ int expert_of(uint32_t selection) { return selection & 0xffffu; }
+__device__ __forceinline__ int rank_of(uint32_t selection) { return selection >> 16; }
+
+__device__ __forceinline__ uint32_t read_selection(const DispatchParams& p, int entry) {
   const int64_t expert = p.topk_idx[entry];
-  return expert >= 0 && expert < p.num_experts ? static_cast<int>(expert) : -1;
+  if (expert < 0 || expert >= p.num_experts) {
+    if (expert != -1) {
+      record_problem(p.context, Problem::kExpertOutOfRange,
+                     WaitSite{Phase::kDispatchSend, p.context.rank, static_cast<int>(expert),
+                              entry / p.num_topk},
+                     0);
+    }
+    return kNothing;
+  }
+  const uint32_t rank = static_cast<uint32_t>(expert) / p.experts_per_rank;
+  if (is_masked(p.context, rank)) return kNothing;
+  return rank << 16 | static_cast<uint32_t>(expert);
+}
+
+// Every block reads the whole of topk_idx, once and in parallel. `table` is null when it does not
+// fit; then selections are read where they are needed.
+__device__ __forceinline__ void stage_selections(const DispatchParams& p, uint32_t* table) {
+  if (table == nullptr) return;
+  for (int i = threadIdx.x; i < p.num_tokens * p.num_topk; i += blockDim.x) {
+    table[i] = read_selection(p, i);
+  }
+}
+
+__device__ __forceinline__ uint32_t selection_at(const DispatchParams& p, const uint32_t* table,
+                                                 int entry) {
+  return table != nullptr ? table[entry] : read_selection(p, entry);
 }
 
 __device__ __forceinline__ const uint64_t* dispatch_ack_word(const DispatchParams& p, int rank) {
   return word_at(p.context.local, p.layout.dispatch_ack_at(rank));
 }
 
-__device__ __forceinline__ void load_selection(const DispatchParams& p, DispatchSendShared& shared,
-                                               int token) {
-  const int k = threadIdx.x;
-  if (k >= p.num_topk) return;
-  int expert = read_expert(p, token * p.num_topk + k);
-  if (expert < 0 && p.topk_idx[token * p.num_topk + k] != -1) {
-    record_problem(p.context, Problem::kExpertOutOfRange,
-                   WaitSite{Phase::kDispatchSend, p.context.rank,
-                            static_cast<int>(p.topk_idx[token * p.num_topk + k]), token},
-                   0);
-  }
-  int rank = expert < 0 ? -1 : expert / p.experts_per_rank;
-  if (rank >= 0 && is_masked(p.context, rank)) expert = rank = -1;
-  shared.expert[k] = expert;
-  shared.rank[k] = rank;
-  shared.index[k] = 0;
-  shared.slot[k] = 0;
-}
-
 // How many rows of earlier tokens precede this token's, per expert and per destination rank.
 __device__ __forceinline__ void count_earlier(const DispatchParams& p, DispatchSendShared& shared,
-                                              int token) {
+                                              const uint32_t* table, int token) {
+  constexpr int kBatch = 8;
   const int lane = threadIdx.x % 32;
-  for (int first = threadIdx.x - lane; first < token; first += p.row_threads) {
+  for (int first = threadIdx.x - lane; first < token; first += blockDim.x) {
+    const int earlier = first + lane;
     uint32_t same_rank = 0;
-    if (first + lane < token) {
-      for (int j = 0; j < p.num_topk; ++j) {
-        const int expert = read_expert(p, (first + lane) * p.num_topk + j);
-        if (expert < 0) continue;
-        const int rank = expert / p.experts_per_rank;
-        for (int k = 0; k < p.num_topk; ++k) {
-          if (shared.expert[k] == expert) atomicAdd(&shared.index[k], 1);
-          same_rank |= static_cast<uint32_t>(shared.rank[k] == rank) << k;
+    for (int j = 0; j < p.num_topk; j += kBatch) {
+      uint32_t batch[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const bool valid = earlier < token && j + i < p.num_topk;
+        batch[i] = valid ? selection_at(p, table, earlier * p.num_topk + j + i) : kNothing;
+      }
+      for (int k = 0; k < p.num_topk; ++k) {
+        const uint32_t own = shared.selection[k];
+        if (own == kNothing) continue;
+        int same_expert = 0;
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          same_expert += batch[i] == own;
+          same_rank |= static_cast<uint32_t>(rank_of(batch[i]) == rank_of(own)) << k;
         }
+        if (same_expert != 0) atomicAdd(&shared.index[k], same_expert);
       }
     }
     for (int k = 0; k < p.num_topk; ++k) {
@@ -84,17 +101,20 @@ __device__ __forceinline__ void count_earlier(const DispatchParams& p, DispatchS
 __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSendShared& shared,
                                              int token, uint64_t epoch, const Timing& timing) {
   const int k = threadIdx.x;
-  const int rank = k < p.num_topk ? shared.rank[k] : -1;
+  const uint32_t own = k < p.num_topk ? shared.selection[k] : kNothing;
+  const int rank = rank_of(own);
   int same_rank_before = 0;
   int same_rank = 0;
   int same_expert_before = 0;
-  for (int j = 0; rank >= 0 && j < p.num_topk; ++j) {
-    same_rank += shared.rank[j] == rank;
-    same_rank_before += j < k && shared.rank[j] == rank;
-    same_expert_before += j < k && shared.expert[j] == shared.expert[k];
+  for (int j = 0; own != kNothing && j < p.num_topk; ++j) {
+    const uint32_t other = shared.selection[j];
+    if (other == kNothing || rank_of(other) != rank) continue;
+    ++same_rank;
+    same_rank_before += j < k;
+    same_expert_before += j < k && other == own;
   }
-  const bool usable = rank >= 0 && wait_slot_free(p.context, dispatch_ack_word(p, rank), rank,
-                                                  epoch, timing, Phase::kDispatchSend);
+  const bool usable = own != kNothing && wait_slot_free(p.context, dispatch_ack_word(p, rank), rank,
+                                                        epoch, timing, Phase::kDispatchSend);
   uint8_t* row = nullptr;
   if (usable) {
     row = p.context.peers[rank] +
@@ -103,11 +123,11 @@ __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSe
     // An entry without an expert is skipped by the receiver.
     uint64_t entry = 0xffffu;
     if (index < p.max_tokens) {
-      entry = static_cast<uint64_t>(shared.expert[k] - rank * p.experts_per_rank) |
+      entry = static_cast<uint64_t>(expert_of(own) - rank * p.experts_per_rank) |
               static_cast<uint64_t>(k) << 16 | static_cast<uint64_t>(index) << 32;
     } else {
       record_problem(p.context, Problem::kTooManyRows,
-                     WaitSite{Phase::kDispatchSend, rank, shared.expert[k], token}, 0);
+                     WaitSite{Phase::kDispatchSend, rank, expert_of(own), token}, 0);
     }
     word_at(row, p.layout.route_offset)[same_rank_before] = entry;
     if (same_rank_before == 0) {
@@ -124,7 +144,7 @@ __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSe
 template <bool kFp8>
 __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendShared& shared,
                                           const uint4* source, uint4 first, uint4 second) {
-  for (int chunk = threadIdx.x; chunk < p.hidden / kChannelsPerThread; chunk += p.row_threads) {
+  for (int chunk = threadIdx.x; chunk < p.hidden / kChannelsPerThread; chunk += blockDim.x) {
     if (chunk != static_cast<int>(threadIdx.x)) {
       first = load_stream(source + 2 * chunk);
       second = load_stream(source + 2 * chunk + 1);
@@ -152,8 +172,8 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
 }
 
 template <bool kFp8>
-__device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared, uint64_t epoch,
-                          const Timing& timing) {
+__device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
+                          const uint32_t* table, uint64_t epoch, const Timing& timing) {
   const int row_words = p.hidden / 8;  // 16-byte words of a BF16 row
   for (int token = blockIdx.x; token < p.num_tokens; token += gridDim.x) {
     const uint4* source = p.x + static_cast<int64_t>(token) * row_words;
@@ -163,58 +183,61 @@ __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared, u
       first = load_stream(source + 2 * threadIdx.x);
       second = load_stream(source + 2 * threadIdx.x + 1);
     }
-    load_selection(p, shared, token);
-    named_barrier(kRowBarrier, p.row_threads);
-    count_earlier(p, shared, token);
-    named_barrier(kRowBarrier, p.row_threads);
+    if (threadIdx.x < p.num_topk) {
+      shared.selection[threadIdx.x] = selection_at(p, table, token * p.num_topk + threadIdx.x);
+      shared.index[threadIdx.x] = 0;
+      shared.slot[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    count_earlier(p, shared, table, token);
+    __syncthreads();
     if (threadIdx.x < 32) address_rows(p, shared, token, epoch, timing);
-    named_barrier(kRowBarrier, p.row_threads);
+    __syncthreads();
     store_row<kFp8>(p, shared, source, first, second);
-    named_barrier(kRowBarrier, p.row_threads);
+    __syncthreads();
     if (threadIdx.x < shared.num_destinations) {
       store_release_system(reinterpret_cast<uint64_t*>(shared.destination[threadIdx.x]), epoch);
     }
-    __syncwarp();
   }
 }
 
 // `histogram` has room for the experts of one rank.
 __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& shared,
-                                   int* histogram, uint64_t epoch, const Timing& timing) {
-  const int thread = threadIdx.x - p.row_threads;
-  for (int peer = blockIdx.x; peer < p.context.num_ranks; peer += gridDim.x) {
-    for (int e = thread; e < p.experts_per_rank; e += kCountThreads) histogram[e] = 0;
-    if (thread == 0) {
+                                   const uint32_t* table, int* histogram, uint64_t epoch,
+                                   const Timing& timing) {
+  for (int peer = gridDim.x - 1 - blockIdx.x; peer < p.context.num_ranks; peer += gridDim.x) {
+    for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) histogram[e] = 0;
+    if (threadIdx.x == 0) {
       shared.rows = 0;
       shared.may_send =
           !is_masked(p.context, peer) && wait_slot_free(p.context, dispatch_ack_word(p, peer), peer,
                                                         epoch, timing, Phase::kDispatchSend);
     }
-    named_barrier(kCountBarrier, kCountThreads);
-    for (int token = thread; token < p.num_tokens; token += kCountThreads) {
+    __syncthreads();
+    for (int token = threadIdx.x; token < p.num_tokens; token += blockDim.x) {
       bool any = false;
       for (int k = 0; k < p.num_topk; ++k) {
-        const int expert = read_expert(p, token * p.num_topk + k);
-        if (expert < 0 || expert / p.experts_per_rank != peer) continue;
-        atomicAdd(&histogram[expert - peer * p.experts_per_rank], 1);
+        const uint32_t selection = selection_at(p, table, token * p.num_topk + k);
+        if (selection == kNothing || rank_of(selection) != peer) continue;
+        atomicAdd(&histogram[expert_of(selection) - peer * p.experts_per_rank], 1);
         any = true;
       }
       if (any) atomicAdd(&shared.rows, 1);
     }
-    named_barrier(kCountBarrier, kCountThreads);
+    __syncthreads();
     if (shared.may_send) {
       uint8_t* base = p.context.peers[peer];
       const int slot = slot_of(epoch);
-      for (int e = thread; e < p.experts_per_rank; e += kCountThreads) {
+      for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) {
         store_relaxed_system(word_at(base, p.layout.dispatch_count_at(slot, e, p.context.rank)),
                              tagged(epoch, min(histogram[e], p.max_tokens)));
       }
-      if (thread == 0) {
+      if (threadIdx.x == 0) {
         store_relaxed_system(word_at(base, p.layout.dispatch_rows_at(slot, p.context.rank)),
                              tagged(epoch, shared.rows));
       }
     }
-    named_barrier(kCountBarrier, kCountThreads);
+    __syncthreads();
   }
 }
 

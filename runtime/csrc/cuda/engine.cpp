@@ -9,8 +9,8 @@ namespace ep_runtime {
 
 namespace {
 
-// What a block may have without opting in; holds the counts of one operation.
-constexpr uint64_t kSharedBytes = 48 * 1024 - 2048;
+// Static shared memory of the kernels, rounded up.
+constexpr int kStaticSharedBytes = 2048;
 
 template <typename T>
 DevicePointer<T> allocate(size_t count) {
@@ -28,6 +28,10 @@ Engine::Engine(int device, uint64_t bytes, int rank, int num_ranks, bool enable_
   memory_ = std::make_unique<SymmetricMemory>(device, bytes, rank, num_ranks);
   check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
+  shared_bytes_ -= kStaticSharedBytes;
+  check(prepare_dispatch(shared_bytes_), "preparing dispatch");
   peers_ = allocate<uint8_t*>(num_ranks);
   counters_ = allocate<Counters>(1);
   mask_ = allocate<int>(num_ranks);
@@ -68,12 +72,11 @@ LowLatencyLayout Engine::layout(const Sizes& sizes) const {
         "num_rdma_bytes is too small: this shape needs " + std::to_string(layout.total_bytes) +
         " bytes of symmetric memory, the buffer has " + std::to_string(memory_->bytes()));
   }
-  const uint64_t shared =
-      sizeof(int) * (uint64_t{sizes.num_experts} + layout.local_experts + num_ranks_ + 1);
-  if (shared > kSharedBytes) {
+  const uint64_t shared = dispatch_shared_bytes(layout);
+  if (shared > static_cast<uint64_t>(shared_bytes_)) {
     throw std::runtime_error("num_experts is too large: its counts need " + std::to_string(shared) +
                              " bytes of shared memory, a block has " +
-                             std::to_string(kSharedBytes));
+                             std::to_string(shared_bytes_));
   }
   return layout;
 }
@@ -98,7 +101,7 @@ void fill_sizes(Params& params, const LowLatencyLayout& layout, const DeviceCont
 
 void Engine::dispatch(DispatchParams params, const Sizes& sizes, int num_sms, cudaStream_t stream) {
   fill_sizes(params, layout(sizes), context_);
-  check(launch_dispatch(params, num_blocks(num_sms), stream), "launching dispatch");
+  check(launch_dispatch(params, num_blocks(num_sms), shared_bytes_, stream), "launching dispatch");
 }
 
 void Engine::combine(CombineParams params, const Sizes& sizes, int num_sms, cudaStream_t stream) {

@@ -67,6 +67,7 @@ class Engine {
   int num_ranks_;
   bool enable_shrink_;
   int num_sms_ = 0;
+  int shared_bytes_ = 0;  // that a block may have
   std::unique_ptr<SymmetricMemory> memory_;
   DevicePointer<uint8_t*> peers_;
   DevicePointer<Counters> counters_;

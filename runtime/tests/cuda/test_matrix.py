@@ -50,6 +50,11 @@ def test_any_number_of_sms(
     pools(size).run("matrix_tasks.check_shape", shape=shape, seed=seed, num_sms=num_sms, rounds=1)
 
 
+def test_more_selections_than_shared_memory(pools: Callable[[int], RankPool], seed: int) -> None:
+    """Then each block reads topk_idx where it needs it, instead of keeping a copy."""
+    pools(1).run("matrix_tasks.check_shape", shape=Shape(128, 8, 16, 8192), seed=seed, rounds=1)
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_one_expert(pools: Callable[[int], RankPool], size: int, seed: int) -> None:
     shape = Shape(1024, 1, size, 16)

@@ -57,9 +57,4 @@ __device__ __forceinline__ uint64_t global_nanoseconds() {
   return now;
 }
 
-// Barrier over the first `threads` threads of a block that call it with the same `id` (1..15).
-__device__ __forceinline__ void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 }  // namespace ep_runtime

@@ -60,10 +60,11 @@ __device__ inline void post_acknowledgements(const DeviceContext& context,
                                              const LowLatencyLayout& layout) {
   const uint64_t dispatch = completed_receives(context.counters->dispatch_receives);
   const uint64_t combine = completed_receives(context.counters->combine_receives);
+  __threadfence_system();  // one fence orders the stores to all peers
   for (int peer = threadIdx.x % 32; peer < context.num_ranks; peer += 32) {
     uint8_t* base = context.peers[peer];
-    store_release_system(word_at(base, layout.dispatch_ack_at(context.rank)), dispatch);
-    store_release_system(word_at(base, layout.combine_ack_at(context.rank)), combine);
+    store_relaxed_system(word_at(base, layout.dispatch_ack_at(context.rank)), dispatch);
+    store_relaxed_system(word_at(base, layout.combine_ack_at(context.rank)), combine);
   }
 }
 

@@ -15,7 +15,7 @@ struct WaitSite {
 };
 
 __device__ __forceinline__ bool is_masked(const DeviceContext& context, int rank) {
-  return *reinterpret_cast<const volatile int*>(context.mask + rank) != 0;
+  return context.enable_shrink && *reinterpret_cast<const volatile int*>(context.mask + rank) != 0;
 }
 
 // Keeps the first problem only: later ones are most often its consequences.

@@ -7,6 +7,7 @@ one GPU. Protocol and kernels: docs/kernels.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -221,9 +222,7 @@ class PeerBackend:
                     f"{me.num_bytes}, rank {peer} for {member.num_bytes}"
                 )
             if peer != self.rank:
-                peer_exchange.fetch(
-                    member.door, lambda fd, peer=peer: self.engine.import_descriptor(peer, fd)
-                )
+                peer_exchange.fetch(member.door, partial(self.engine.import_descriptor, peer))
 
     def _agree(self, ranks: RankGroup, problem: str | None) -> None:
         """Raise on all ranks when one has a problem, so that none waits for it. Collective."""
