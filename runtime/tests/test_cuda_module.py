@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-
 from ep_runtime import build_info
 
 needs_kernels = pytest.mark.skipif(
@@ -77,7 +76,6 @@ def test_says_what_it_holds() -> None:
 @needs_kernels
 def test_without_a_driver_an_engine_is_a_python_error() -> None:
     import torch
-
     from ep_runtime import _cuda
 
     if torch.cuda.is_available():
