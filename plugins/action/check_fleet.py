@@ -29,7 +29,7 @@ _ROLE_VARIABLES = {
 }
 
 
-class ActionModule(ActionBase):
+class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
     """See the documentation of module check_fleet."""
 
     TRANSFERS_FILES = False

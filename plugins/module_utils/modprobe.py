@@ -97,7 +97,7 @@ def order_files(
 ) -> list[ConfigFile]:
     """Sort ``(base name, path)`` pairs, given by directory priority, as modprobe reads them."""
     first: Dict[str, str] = {}
-    files = []
+    files: List[Tuple[str, int, ConfigFile]] = []
     for name, path in found:
         content = read(path)
         if content is None:
@@ -263,7 +263,7 @@ def same_value(parameter: str, first: str | None, second: str | None) -> bool:
     """Whether two values of a driver parameter mean the same."""
     if parameter.endswith("RegistryDwords"):
         return registry_dwords(first) == registry_dwords(second)
-    return _number(first) == _number(second)
+    return bool(_number(first) == _number(second))
 
 
 def _number(value: str | None) -> Any:
