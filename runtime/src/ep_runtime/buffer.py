@@ -19,14 +19,11 @@ from ep_runtime.launch import Launcher
 from ep_runtime.memory import view_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch.distributed as dist
 
 _log = logging.getLogger(__name__)
 
 Handle = tuple[torch.Tensor, torch.Tensor, int, int, int]
-Hook = Callable[[], None] if TYPE_CHECKING else Any
 
 
 class Buffer:

@@ -306,11 +306,13 @@ class _ReferenceCombine:
         source, layout = self._source.cpu(), request.layout_range.cpu()
         tokens, places = request.src_info.cpu(), self._places.cpu()
         messages = {}
+        local_experts = layout.shape[0]
+        first = backend.rank * local_experts
+        experts = torch.arange(first, first + local_experts, dtype=torch.int32)
+        columns = (tokens, places, experts.unsqueeze(1).expand_as(tokens))
         for peer in backend.peers():
             mine = layout[:, peer]
-            entries = torch.stack(
-                (routing.rows_of_rank(tokens, mine), routing.rows_of_rank(places, mine)), dim=1
-            )
+            entries = torch.stack([routing.rows_of_rank(c, mine) for c in columns], dim=1)
             payload = self._encode(routing.rows_of_rank(source, mine))
             messages[peer] = Message(self._fields, (_bytes_of(entries).view(-1), payload.view(-1)))
         self._sequence = backend.send(messages, request.timeout_us)
@@ -345,15 +347,14 @@ class _ReferenceCombine:
         arrived = backend.receive(
             self._sequence, self._fields, request.timeout_us, request.wait_stats
         )
-        entries = [torch.empty((0, 2), dtype=torch.int64)]
+        entries = [torch.empty((0, 3), dtype=torch.int64)]
         payloads = [torch.empty((0, row_bytes), dtype=torch.uint8)]
         for _, message in arrived:
-            entries.append(message.parts[0].view(torch.int32).view(-1, 2).long())
+            entries.append(message.parts[0].view(torch.int32).view(-1, 3).long())
             payloads.append(message.parts[1].view(-1, row_bytes))
-        token, place = torch.cat(entries).unbind(1)
         topk_idx, weights = request.topk_idx.cpu(), request.topk_weights.cpu()
-        row_of = torch.full(topk_idx.shape, -1, dtype=torch.int64)
-        row_of[token, place] = torch.arange(token.numel())
+        routing.check_experts(topk_idx, request.num_experts, backend.rank)
+        row_of = routing.rows_by_choice(torch.cat(entries), topk_idx)
         owners = topk_idx.div(request.num_experts // backend.size, rounding_mode="floor")
         wanted = (topk_idx >= 0) & ~torch.tensor(backend.masked)[owners.clamp_min(0)]
         self._require_all(wanted & (row_of < 0), owners)

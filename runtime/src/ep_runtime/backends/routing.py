@@ -40,6 +40,17 @@ class Routes:
         return tokens, entries.to(torch.int32)
 
 
+def check_experts(topk_idx: torch.Tensor, num_experts: int, rank: int) -> None:
+    """RuntimeError naming the first entry that is neither an expert nor -1."""
+    wrong = (topk_idx < -1) | (topk_idx >= num_experts)
+    if bool(wrong.any()):
+        token, place = wrong.nonzero()[0].tolist()
+        raise RuntimeError(
+            f"rank {rank}: topk_idx[{token}, {place}] is {int(topk_idx[token, place])}, but "
+            f"experts are numbered 0 to {num_experts - 1}, and -1 selects none."
+        )
+
+
 def plan_routes(
     topk_idx: torch.Tensor, num_experts: int, max_tokens_per_rank: int, rank: int
 ) -> Routes:
@@ -48,13 +59,7 @@ def plan_routes(
     Raises RuntimeError for an index that is no expert, and when repeated indices in a row would
     give one expert more than ``max_tokens_per_rank`` rows.
     """
-    wrong = (topk_idx < -1) | (topk_idx >= num_experts)
-    if bool(wrong.any()):
-        token, place = wrong.nonzero()[0].tolist()
-        raise RuntimeError(
-            f"rank {rank}: topk_idx[{token}, {place}] is {int(topk_idx[token, place])}, but "
-            f"experts are numbered 0 to {num_experts - 1}, and -1 selects none."
-        )
+    check_experts(topk_idx, num_experts, rank)
     token, place = (topk_idx >= 0).nonzero(as_tuple=True)
     expert = topk_idx[token, place]
     counts = torch.bincount(expert, minlength=num_experts)
@@ -194,6 +199,22 @@ def top_k_places(src_info: torch.Tensor) -> torch.Tensor:
             "copy or a slice: its storage also holds each row's place in the top-k row."
         )
     return src_info.as_strided(src_info.shape, src_info.stride(), src_info.numel())
+
+
+def rows_by_choice(entries: torch.Tensor, topk_idx: torch.Tensor) -> torch.Tensor:
+    """Find which row answers each entry of ``topk_idx`` [T, K]: int64 [T, K], -1 for none.
+
+    ``entries`` int64 [N, 3] tell (token, top-k place, expert) of each row that came back; rows of
+    another expert than ``topk_idx`` has there answer nothing.
+    """
+    token, place, expert = entries.unbind(1)
+    number = torch.arange(token.numel())
+    known = (token < topk_idx.shape[0]) & (place < topk_idx.shape[1])
+    token, place, expert, number = token[known], place[known], expert[known], number[known]
+    same = topk_idx[token, place] == expert
+    row_of = torch.full(topk_idx.shape, -1, dtype=torch.int64)
+    row_of[token[same], place[same]] = number[same]
+    return row_of
 
 
 def rows_of_rank(rows: torch.Tensor, layout: torch.Tensor) -> torch.Tensor:
