@@ -61,7 +61,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             problems = inputs.host_problems(own, settings)
             result["ansible_facts"] = {"epfleet_settings": settings}
         else:
-            problems = self._fleet(arguments["hosts"], variables["hostvars"])
+            problems = self._fleet(arguments["hosts"], variables)
         if problems:
             raise AnsibleError(" ".join(problems))
         result["changed"] = False
@@ -94,11 +94,11 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         return content if isinstance(content, dict) else {}
 
-    def _fleet(self, hosts: list[str], hostvars: Any) -> list[str]:
+    def _fleet(self, hosts: list[str], variables: dict[str, Any]) -> list[str]:
         """Compare the hosts; ranks and experts are those that the benchmark would use."""
         fleet = {}
         for host in hosts:
-            every = hostvars[host]
+            every = variables["hostvars"][host]
             picked: dict[str, Any] = {"epfleet": every["ansible_facts"]["epfleet"]}
             for role, names in _ROLE_VARIABLES.items():
                 defaults = self._defaults(role)
@@ -106,4 +106,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                     value = every[name] if name in every else defaults.get(name)
                     picked[name] = None if self._templar.is_template(value) else value
             fleet[host] = picked
-        return inputs.fleet_problems(fleet)
+        asked = variables.get("ansible_run_tags", ["all"])
+        benchmark = bool({"all", "ep_benchmark"} & set(asked))
+        skipped = variables.get("ansible_skip_tags", [])
+        return inputs.fleet_problems(fleet, benchmark and "ep_benchmark" not in skipped)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import nvshmem
@@ -19,6 +20,7 @@ SETTINGS: Dict[str, Any] = {
     "ibgda_mode": "auto",
     "reboot_policy": "when_needed",
     "failure_budget": 0,
+    "serial": [1, "25%"],
     "pip_args": [],
     "become": True,
 }
@@ -52,11 +54,22 @@ def host_problems(variables: Dict[str, Any], values: Dict[str, Any]) -> List[str
         problems.append(
             f"epfleet_failure_budget is {budget!r}; it must be a number of hosts, 0 or more."
         )
+    problems += _serial_problems(values["serial"])
     arguments = values["pip_args"]
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
         problems.append(f"epfleet_pip_args is {arguments!r}; it must be a list of pip arguments.")
     problems += _nvshmem_problems(variables)
     return problems + _benchmark_problems(variables)
+
+
+def _serial_problems(serial: Any) -> List[str]:
+    steps = serial if isinstance(serial, list) else [serial]
+    if steps and all(re.match(r"^[1-9]\d*%?$", str(step)) for step in steps):
+        return []
+    return [
+        f"epfleet_serial is {serial!r}; it must be a number of hosts (4), a share (25%),"
+        " or a list of those."
+    ]
 
 
 def _nvshmem_problems(variables: Dict[str, Any]) -> List[str]:
@@ -100,38 +113,46 @@ def _benchmark_problems(variables: Dict[str, Any]) -> List[str]:
     return problems
 
 
-def fleet_problems(hosts: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Problems visible only over all hosts: ``{host: {variable: value, "epfleet": facts}}``."""
-    problems = []
+def fleet_problems(hosts: Dict[str, Dict[str, Any]], benchmark: bool = True) -> List[str]:
+    """Problems visible only over all hosts: ``{host: {variable: value, "epfleet": facts}}``.
+
+    Ranks matter only to a run that includes the ``benchmark``.
+    """
     majors: Dict[int, List[str]] = {}
-    ranks = 0
+    ranks: Dict[int, List[str]] = {}
     for name, variables in hosts.items():
         facts = variables["epfleet"]
         major = variables.get("nvshmem_cuda_major") or facts["cuda"]["major"]
         if major:
             majors.setdefault(int(major), []).append(name)
         given = int(variables.get("ep_benchmark_ranks_per_host") or 0)
-        ranks += given or facts["nvidia"]["gpu_count"] or DEFAULT_RANKS
+        count = given or facts["nvidia"]["gpu_count"] or DEFAULT_RANKS
+        ranks.setdefault(count, []).append(name)
+    problems = []
     if len(majors) > 1:
         told = "; ".join(f"CUDA {major}: {_some(names)}" for major, names in sorted(majors.items()))
         problems.append(
             "nvshmem_cuda_major: all hosts of one run need the same CUDA major, but here are"
             f" {told}. Run them apart with --limit, or set nvshmem_cuda_major for all."
         )
-    experts = next(
-        (
-            int(v["ep_benchmark_num_experts"])
-            for v in hosts.values()
-            if v.get("ep_benchmark_num_experts") is not None
-        ),
-        None,
-    )
-    if experts is not None and ranks and experts % ranks:
-        problems.append(
-            f"ep_benchmark_num_experts is {experts}; it must be divisible by the number of ranks,"
-            f" {ranks} on {len(hosts)} hosts."
-        )
-    return problems
+    return problems + (_rank_problems(hosts, ranks) if benchmark else [])
+
+
+def _rank_problems(hosts: Dict[str, Dict[str, Any]], ranks: Dict[int, List[str]]) -> List[str]:
+    if len(ranks) > 1:
+        told = "; ".join(f"{count} on {_some(names)}" for count, names in sorted(ranks.items()))
+        return [
+            "ep_benchmark_ranks_per_host: all hosts need the same number of ranks, but here are"
+            f" {told}. Set it for all, or leave the benchmark out with --skip-tags ep_benchmark."
+        ]
+    total = sum(count * len(names) for count, names in ranks.items())
+    counts = {int(variables.get("ep_benchmark_num_experts") or 0) for variables in hosts.values()}
+    return [
+        f"ep_benchmark_num_experts is {experts}; it must be divisible by the number of ranks,"
+        f" {total} on {len(hosts)} hosts."
+        for experts in sorted(counts)
+        if experts % (total or 1)
+    ]
 
 
 def _some(names: List[str]) -> str:

@@ -26,6 +26,9 @@ def test_defaults_are_fine():
         ({"epfleet_become": "perhaps"}, "epfleet_become"),
         ({"epfleet_failure_budget": -1}, "epfleet_failure_budget is -1"),
         ({"epfleet_failure_budget": True}, "epfleet_failure_budget"),
+        ({"epfleet_serial": []}, "epfleet_serial"),
+        ({"epfleet_serial": [1, "some"]}, "epfleet_serial"),
+        ({"epfleet_serial": 0}, "epfleet_serial is 0"),
         ({"epfleet_pip_args": "--no-index"}, "epfleet_pip_args"),
         ({"epfleet_pip_args": [1]}, "epfleet_pip_args"),
         ({"nvshmem_version": "3.2.5"}, "nvshmem_version is 3.2.5; .* need 3.3.9 or newer"),
@@ -74,7 +77,12 @@ def host(major=None, gpus=0, **variables):
 
 
 def test_a_fleet_that_fits():
-    assert inputs.fleet_problems({"a": host(13, 8), "b": host(13, 8), "c": host(None, 16)}) == []
+    assert (
+        inputs.fleet_problems(
+            {"a": host(13, 8), "b": host(13, 8), "c": host(None, 8), "d": host(13, 8)}
+        )
+        == []
+    )
 
 
 def test_two_cuda_majors():
@@ -94,6 +102,14 @@ def test_many_hosts_are_not_all_listed():
     fleet = {f"h{i}": host(12, 1) for i in range(31)}
     (problem,) = inputs.fleet_problems({**fleet, "z": host(13, 1)})
     assert "h4 and 26 more" in problem
+
+
+def test_different_numbers_of_ranks():
+    fleet = {"a": host(gpus=8), "b": host(gpus=8), "c": host(gpus=4)}
+    (problem,) = inputs.fleet_problems(fleet)
+    assert "ep_benchmark_ranks_per_host" in problem
+    assert "4 on c; 8 on a, b" in problem
+    assert inputs.fleet_problems(fleet, benchmark=False) == []
 
 
 @pytest.mark.parametrize(
