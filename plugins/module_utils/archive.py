@@ -137,7 +137,7 @@ def _read_cpio(stream: IO[bytes], image: Image, keep: Callable[[str], bool]) -> 
         if not 0 < name_bytes <= _MAX_NAME_BYTES:
             raise ArchiveError("damaged cpio archive: a name is too long")
         raw = _exactly(stream, name_bytes + _padding(_HEADER_BYTES + name_bytes))[:name_bytes]
-        name = raw.rstrip(b"\0").decode("utf-8", errors="surrogateescape")
+        name = raw.rstrip(b"\0").decode("utf-8", errors="replace")
         if name == _TRAILER:
             return
         name = name[2:] if name.startswith("./") else name.lstrip("/")
@@ -148,7 +148,7 @@ def _read_cpio(stream: IO[bytes], image: Image, keep: Callable[[str], bool]) -> 
             if kind == _S_IFREG:
                 image.kept[name] = content
             else:
-                image.links[name] = content.decode("utf-8", errors="surrogateescape")
+                image.links[name] = content.decode("utf-8", errors="replace")
         else:
             _skip(stream, size)
         _skip(stream, _padding(size))

@@ -23,6 +23,11 @@ MODULE = "nvidia"
 
 def gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
     """Everything host_facts returns under ``epfleet``; reads only."""
+    facts: Dict[str, Any] = _printable(_gather(root, require_options, nvshmem_prefix))
+    return facts
+
+
+def _gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
     host = HostRoot(root)
     gpus = procfs.gpus(host)
     version, flavour = procfs.driver_version(host)
@@ -50,6 +55,15 @@ def gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, A
         "secure_boot": procfs.secure_boot(host),
         "changes": _changes(host),
     }
+
+
+def _printable(value: Any) -> Any:
+    """``value`` with bytes of file names that are no UTF-8 replaced: Ansible refuses them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if isinstance(value, dict):
+        return {_printable(key): _printable(item) for key, item in value.items()}
+    return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def _modprobe(host: HostRoot) -> dict[str, Any]:

@@ -76,6 +76,14 @@ def test_an_empty_host(tmp_path):
     json.dumps(found)
 
 
+def test_names_and_content_that_are_no_utf8(tmp_path):
+    write(tmp_path, {"etc/modprobe.d/x.conf": b"options nvidia \xff\xfe=\x80 a=\0\n"})
+    (tmp_path / "etc/modprobe.d" / os.fsdecode(b"\xff.conf")).write_text("options nvidia a=1\n")
+    found = facts.gather(str(tmp_path), False, PREFIX)
+    assert found["nvidia"]["modprobe"]["options"]["a"] == "1"
+    json.dumps(found, ensure_ascii=False).encode("utf-8")
+
+
 def test_this_machine_gives_facts():
     json.dumps(facts.gather("/", False, PREFIX))
 
