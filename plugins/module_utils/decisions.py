@@ -12,7 +12,6 @@ import re
 from typing import Any, Dict, List, Optional
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import MODULE
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.modprobe import OPTIONS_FILE
 
 PREFIX = "NVreg_"
@@ -60,6 +59,7 @@ def driver_plan(
             " nvidia_driver_registry_dwords."
         )
     config = facts["nvidia"]["modprobe"]
+    module = config["module"]
     foreign = [item for item in config["assignments"] if item["source"] != OPTIONS_FILE]
     if entries and take_over:
         entries = _with_theirs(entries, foreign)
@@ -72,13 +72,13 @@ def driver_plan(
         command = (rule["text"].split() or [""])[0].rsplit("/", 1)[-1]
         if rule["kind"] == "install" and command in _REFUSING_COMMANDS:
             problems.append(
-                f"{rule['source']}:{rule['line']} (install {MODULE} {rule['text']}) keeps the"
+                f"{rule['source']}:{rule['line']} (install {module} {rule['text']}) keeps the"
                 " driver from loading; remove that line."
             )
     content = None
     if wanted:
         line = " ".join(f"{name}={_quoted(name, value)}" for name, value in wanted.items())
-        content = f"{_HEADER}options {MODULE} {line}\n"
+        content = f"{_HEADER}options {module} {line}\n"
     live = _live(wanted, facts["nvidia"]["params"])
     current = config["own"] == content
     reload = live == "no" if wanted else not current and facts["nvidia"]["module_loaded"]

@@ -18,7 +18,6 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
 
 CHANGES_FILE = "/var/lib/epfleet/changes.json"
-MODULE = "nvidia"
 
 
 def gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
@@ -30,6 +29,7 @@ def gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, A
 def _gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
     host = HostRoot(root)
     gpus = procfs.gpus(host)
+    module = modprobe.driver_module(modprobe.config_files(host))
     version, flavour = procfs.driver_version(host)
     return {
         "os": procfs.operating_system(host),
@@ -45,9 +45,9 @@ def _gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, 
             "version": version,
             "flavour": flavour,
             "params": procfs.driver_params(host),
-            "modprobe": _modprobe(host),
+            "modprobe": _modprobe(host, module),
         },
-        "initramfs": initramfs.facts(host, MODULE, require_options),
+        "initramfs": initramfs.facts(host, module, require_options),
         "gdrdrv": gdrcopy.facts(host),
         "nvshmem": nvshmem.copies(host, nvshmem_prefix),
         "cuda": cuda.facts(host, version),
@@ -66,11 +66,12 @@ def _printable(value: Any) -> Any:
     return [_printable(item) for item in value] if isinstance(value, list) else value
 
 
-def _modprobe(host: HostRoot) -> dict[str, Any]:
+def _modprobe(host: HostRoot, module: str) -> dict[str, Any]:
     files = modprobe.config_files(host)
-    config = modprobe.module_config(files, MODULE, host.text(modprobe.COMMAND_LINE))
+    config = modprobe.module_config(files, module, host.text(modprobe.COMMAND_LINE))
     speaking = {item.source for item in config.assignments} | {rule.source for rule in config.rules}
     return {
+        "module": module,
         "files": [
             {"path": item.path, "masked_by": item.masked_by}
             for item in files

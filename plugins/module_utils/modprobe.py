@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ DIRECTORIES = (
 COMMAND_LINE = "/proc/cmdline"
 # Sorts late, so that it wins; named after us, so that it masks no file of a vendor.
 OPTIONS_FILE = "/etc/modprobe.d/zz-epfleet-nvidia.conf"
+DRIVER = "nvidia"
+_RENAMED = re.compile(r"\bmodprobe\b[^;&|]*\s(?:-i|--ignore-install)\s+(nvidia-[\w-]+)")
 _MAX_LINKS = 8
 _BLANKS = "\t "
 
@@ -90,6 +93,19 @@ def config_files(host: HostRoot) -> list[ConfigFile]:
         return host.data(path) or b""
 
     return order_files(found, read)
+
+
+def driver_module(files: list[ConfigFile]) -> str:
+    """The name under which modprobe looks up the options of the NVIDIA driver.
+
+    Debian installs it as ``nvidia-current`` (or with a branch in place of ``current``), with a rule
+    that turns ``nvidia`` into that; ``options nvidia`` then says nothing.
+    """
+    for rule in module_config(files, DRIVER).rules:
+        match = _RENAMED.search(rule.text) if rule.kind == "install" else None
+        if match:
+            return match.group(1)
+    return DRIVER
 
 
 def order_files(

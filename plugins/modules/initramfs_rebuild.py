@@ -62,8 +62,10 @@ rebuilt:
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import MODULE
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+    initramfs,
+    modprobe,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.rebuild import (
     RebuildError,
@@ -85,9 +87,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     host = HostRoot()
+    driver = modprobe.driver_module(modprobe.config_files(host))
     require = module.params["require_options"]
     planned = module.params["planned_options"] if module.check_mode else None
-    before = initramfs.facts(host, MODULE, require, planned)
+    before = initramfs.facts(host, driver, require, planned)
     stale = [item for item in before if item["state"] == initramfs.STALE]
     after = before
     if stale and module.check_mode:
@@ -100,12 +103,12 @@ def main() -> None:
     elif stale:
         try:
             for item in stale:
-                rebuild(host, item, MODULE, require, module.run_command)
+                rebuild(host, item, driver, require, module.run_command)
         except RebuildError as error:
             module.fail_json(
-                msg=str(error), images=initramfs.facts(host, MODULE, require), rebuilt=[]
+                msg=str(error), images=initramfs.facts(host, driver, require), rebuilt=[]
             )
-        after = initramfs.facts(host, MODULE, require)
+        after = initramfs.facts(host, driver, require)
     module.exit_json(
         changed=bool(stale),
         images=after,

@@ -127,6 +127,18 @@ def test_entries_that_cannot_stand_in_the_file(tmp_path, options, dwords, words)
     assert any(words in text for text in problems)
 
 
+def test_debians_name_of_the_driver(tmp_path):
+    rule = {
+        "etc/modprobe.d/nvidia.conf": "install nvidia modprobe -i nvidia-current $CMDLINE_OPTS\n"
+    }
+    content = plan(gather(tmp_path, rule))["content"]
+    assert content == CONTENT.replace("options nvidia ", "options nvidia-current ")
+    found = plan(gather(tmp_path, {OUR_FILE: content}))
+    assert (found["current"], found["would_load"]) == (True, True)
+    left = gather(tmp_path, {OUR_FILE: CONTENT})
+    assert plan(left)["current"] is False
+
+
 def test_no_options_mean_no_file(tmp_path):
     found = plan(gather(tmp_path, {OUR_FILE: CONTENT}, LIVE), {}, {})
     assert (found["content"], found["current"]) == (None, False)

@@ -148,6 +148,23 @@ def test_rules_about_the_module(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        ("install nvidia modprobe -i nvidia-current $CMDLINE_OPTS", "nvidia-current"),
+        ("install nvidia /sbin/modprobe --ignore-install nvidia-tesla-535", "nvidia-tesla-535"),
+        ("install nvidia /sbin/modprobe --ignore-install nvidia && true", "nvidia"),
+        ("install nvidia-uvm modprobe nvidia ; modprobe -i nvidia-current-uvm", "nvidia"),
+        ("install nvidia modprobe -i nvidia; modprobe nvidia-uvm", "nvidia"),
+        ("install nvidia /bin/false", "nvidia"),
+        ("", "nvidia"),
+    ],
+)
+def test_debian_looks_the_driver_up_by_another_name(tmp_path, rule, name):
+    host = write(tmp_path, {"etc/modprobe.d/nvidia.conf": rule + "\n"})
+    assert modprobe.driver_module(modprobe.config_files(host)) == name
+
+
 def test_line_numbers_after_a_continuation():
     assert modprobe.logical_lines("a \\\nb\n\n# c\nd\n") == [(1, "a b"), (5, "d")]
 
