@@ -64,6 +64,14 @@ def test_hosts_that_do_not_fit_together_are_named(tmp_path):
     )
 
 
+def test_a_host_that_cannot_be_reached_stops_the_run(tmp_path):
+    lost = "node3 ansible_host=127.0.0.1 ansible_port=1\n"
+    code, output = run_site(tmp_path, FLEET.replace("[ep_fleet:vars]", f"{lost}[ep_fleet:vars]"))
+    assert code == 4
+    assert "TASK [Check the hosts against each other]" not in output
+    assert set(re.findall(r"changed=(\d+)", output)) == {"0"}
+
+
 @pytest.mark.parametrize("inventory", ["[ep_fleet]\n", f"[others]\nnode1 {HOST}\n"])
 def test_an_empty_fleet_is_refused(tmp_path, inventory):
     output = refused(*run_site(tmp_path, inventory))
