@@ -457,14 +457,16 @@ class Buffer:
         return layout
 
     def _timeout(self, timeout_us: int | None) -> int:
-        require(
-            timeout_us is None or timeout_us > 0, f"timeout_us must be positive, got {timeout_us}."
-        )
-        return self._timeout_us if timeout_us is None else timeout_us
+        if timeout_us is None:
+            return self._timeout_us
+        require(timeout_us > 0, f"timeout_us must be positive, got {timeout_us}.")
+        return timeout_us
 
     def _sms(self, num_sms: int | None) -> int:
-        require(num_sms is None or num_sms >= 0, f"num_sms must not be negative, got {num_sms}.")
-        return self._num_sms if num_sms is None else num_sms
+        if num_sms is None:
+            return self._num_sms
+        require(num_sms >= 0, f"num_sms must not be negative, got {num_sms}.")
+        return num_sms
 
     def _release(self) -> None:
         backend, self.runtime = self.runtime, None

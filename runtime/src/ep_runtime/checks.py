@@ -6,14 +6,11 @@ They raise RuntimeError where callers of DeepEP get one from its compiled part.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ep_runtime import _core
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def require(condition: bool, message: str) -> None:
@@ -37,57 +34,63 @@ def layout_of(
 
 def check_memory(layout: _core.LowLatencyLayout, num_rdma_bytes: int) -> None:
     """Refuse shapes that need more symmetric memory than the buffer has."""
-    require(
-        layout.total_bytes <= num_rdma_bytes,
-        f"num_rdma_bytes is {num_rdma_bytes}, but num_max_dispatch_tokens_per_rank="
-        f"{layout.max_tokens}, hidden={layout.hidden}, num_experts={layout.num_experts} on "
-        f"{layout.num_ranks} ranks need {layout.total_bytes} bytes.",
-    )
+    if layout.total_bytes > num_rdma_bytes:
+        raise RuntimeError(
+            f"num_rdma_bytes is {num_rdma_bytes}, but num_max_dispatch_tokens_per_rank="
+            f"{layout.max_tokens}, hidden={layout.hidden}, num_experts={layout.num_experts} on "
+            f"{layout.num_ranks} ranks need {layout.total_bytes} bytes."
+        )
 
 
 def _check_tensor(
     name: str,
     tensor: torch.Tensor,
     dtype: torch.dtype,
-    shape: Sequence[int],
+    shape: tuple[int, ...],
     device: torch.device,
 ) -> None:
-    """Require exactly this; a -1 in ``shape`` allows any size."""
+    # One test in the common case: these run at every call, ahead of kernels of microseconds.
+    if (
+        tensor.dtype == dtype
+        and tensor.shape == shape
+        and tensor.is_contiguous()
+        and tensor.device == device
+    ):
+        return
     require(tensor.dtype == dtype, f"{name} must be {dtype}, got {tensor.dtype}.")
-    got = tuple(tensor.shape)
-    fits = len(got) == len(shape) and all(w in (-1, g) for g, w in zip(got, shape))
-    require(fits, f"{name} must have shape {_shape(shape)}, got {_shape(got)}.")
+    got = list(tensor.shape)
+    require(got == list(shape), f"{name} must have shape {list(shape)}, got {got}.")
     require(tensor.is_contiguous(), f"{name} must be contiguous, got strides {tensor.stride()}.")
     require(tensor.device == device, f"{name} must be on {device}, got {tensor.device}.")
 
 
-def _shape(sizes: Sequence[int]) -> str:
-    return "[" + ", ".join("any" if size == -1 else str(size) for size in sizes) + "]"
-
-
 def check_modes(async_finish: bool, return_recv_hook: bool) -> None:
     """Refuse both ways of overlapping at once."""
-    require(
-        not (async_finish and return_recv_hook),
-        "async_finish and return_recv_hook exclude each other, got both.",
-    )
+    if async_finish and return_recv_hook:
+        raise RuntimeError("async_finish and return_recv_hook exclude each other, got both.")
 
 
-def _check_topk(topk_idx: torch.Tensor, tokens: int, layout: _core.LowLatencyLayout) -> None:
-    require(topk_idx.dim() == 2, f"topk_idx must have 2 dimensions, got {topk_idx.dim()}.")
-    require(
-        topk_idx.shape[0] == tokens,
-        f"topk_idx must have a row for each of the {tokens} tokens, got {topk_idx.shape[0]}.",
-    )
-    require(
-        1 <= topk_idx.shape[1] <= layout.topk_capacity,
-        f"topk_idx must have 1 to min({_core.MAX_TOPK}, num_experts) = {layout.topk_capacity} "
-        f"columns, got {topk_idx.shape[1]}.",
-    )
-    require(
-        tokens <= layout.max_tokens,
-        f"num_max_dispatch_tokens_per_rank is {layout.max_tokens}, but there are {tokens} tokens.",
-    )
+def _check_topk(
+    topk_idx: torch.Tensor, tokens: int, layout: _core.LowLatencyLayout, device: torch.device
+) -> None:
+    """Require int64 [tokens, 1 ... topk_capacity] on ``device``."""
+    shape = topk_idx.shape
+    if len(shape) != 2 or shape[0] != tokens or not 1 <= shape[1] <= layout.topk_capacity:
+        require(len(shape) == 2, f"topk_idx must have 2 dimensions, got {len(shape)}.")
+        require(
+            shape[0] == tokens,
+            f"topk_idx must have a row for each of the {tokens} tokens, got {shape[0]}.",
+        )
+        raise RuntimeError(
+            f"topk_idx must have 1 to min({_core.MAX_TOPK}, num_experts) = "
+            f"{layout.topk_capacity} columns, got {shape[1]}."
+        )
+    if tokens > layout.max_tokens:
+        raise RuntimeError(
+            f"num_max_dispatch_tokens_per_rank is {layout.max_tokens}, but there are {tokens} "
+            "tokens."
+        )
+    _check_tensor("topk_idx", topk_idx, torch.int64, shape, device)
 
 
 def check_dispatch(
@@ -102,17 +105,17 @@ def check_dispatch(
     use_ue8m0: bool,
 ) -> None:
     """Check a dispatch against the layout that its ``x``, ranks and experts gave."""
-    tokens, hidden = x.shape
-    _check_tensor("x", x, torch.bfloat16, (tokens, hidden), x.device)
-    _check_topk(topk_idx, tokens, layout)
-    _check_tensor("topk_idx", topk_idx, torch.int64, topk_idx.shape, x.device)
+    shape, device = x.shape, x.device
+    _check_tensor("x", x, torch.bfloat16, shape, device)
+    _check_topk(topk_idx, shape[0], layout, device)
     if cumulative_stats is not None:
-        name, shape = "cumulative_local_expert_recv_stats", (layout.local_experts,)
-        _check_tensor(name, cumulative_stats, torch.int32, shape, x.device)
+        name = "cumulative_local_expert_recv_stats"
+        _check_tensor(name, cumulative_stats, torch.int32, (layout.local_experts,), device)
     if wait_stats is not None:
-        name, shape = "dispatch_wait_recv_cost_stats", (layout.num_ranks,)
-        _check_tensor(name, wait_stats, torch.int64, shape, x.device)
+        name = "dispatch_wait_recv_cost_stats"
+        _check_tensor(name, wait_stats, torch.int64, (layout.num_ranks,), device)
     if use_ue8m0:
+        hidden = shape[1]
         require(use_fp8, "use_ue8m0 needs use_fp8=True, got False.")
         require(round_scale, "use_ue8m0 needs round_scale=True, got False.")
         require(hidden % 512 == 0, f"use_ue8m0 needs hidden % 512 == 0, got hidden {hidden}.")
@@ -132,35 +135,32 @@ def check_combine(
     zero_copy: bool,
 ) -> None:
     """Check a combine against the layout of its handle."""
-    require(
-        x.dtype not in (torch.float8_e4m3fn, torch.uint8),
-        f"x of low_latency_combine must be torch.bfloat16, got {x.dtype}: FP8 rows of a dispatch "
-        "must be turned back first.",
-    )
-    rows = layout.num_ranks * layout.max_tokens
-    _check_tensor("x", x, torch.bfloat16, (layout.local_experts, rows, layout.hidden), x.device)
-    _check_topk(topk_idx, topk_weights.shape[0], layout)
-    _check_tensor("topk_idx", topk_idx, torch.int64, topk_idx.shape, x.device)
-    _check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, x.device)
-    shape: tuple[int, ...] = (layout.local_experts, rows)
-    _check_tensor("src_info of handle", src_info, torch.int32, shape, x.device)
-    shape = (layout.local_experts, layout.num_ranks)
-    _check_tensor("layout_range of handle", layout_range, torch.int64, shape, x.device)
+    if x.dtype in (torch.float8_e4m3fn, torch.uint8):
+        raise RuntimeError(
+            f"x of low_latency_combine must be torch.bfloat16, got {x.dtype}: FP8 rows of a "
+            "dispatch must be turned back first."
+        )
+    device = x.device
+    local, ranks, hidden = layout.local_experts, layout.num_ranks, layout.hidden
+    rows = ranks * layout.max_tokens
+    _check_tensor("x", x, torch.bfloat16, (local, rows, hidden), device)
+    tokens = topk_weights.shape[0]
+    _check_topk(topk_idx, tokens, layout, device)
+    _check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, device)
+    _check_tensor("src_info of handle", src_info, torch.int32, (local, rows), device)
+    _check_tensor("layout_range of handle", layout_range, torch.int64, (local, ranks), device)
     if out is not None:
-        shape = (topk_idx.shape[0], layout.hidden)
-        _check_tensor("out", out, torch.bfloat16, shape, x.device)
+        _check_tensor("out", out, torch.bfloat16, (tokens, hidden), device)
     if wait_stats is not None:
-        name, shape = "combine_wait_recv_cost_stats", (layout.num_ranks,)
-        _check_tensor(name, wait_stats, torch.int64, shape, x.device)
-    require(
-        not (zero_copy and use_logfmt),
-        "zero_copy and use_logfmt exclude each other, got both.",
-    )
+        _check_tensor("combine_wait_recv_cost_stats", wait_stats, torch.int64, (ranks,), device)
+    if zero_copy and use_logfmt:
+        raise RuntimeError("zero_copy and use_logfmt exclude each other, got both.")
 
 
 def check_rows(x: torch.Tensor) -> None:
     """Require the two dimensions that the layout is made from."""
-    require(x.dim() == 2, f"x must have 2 dimensions, got {x.dim()}.")
+    if x.dim() != 2:
+        raise RuntimeError(f"x must have 2 dimensions, got {x.dim()}.")
 
 
 def unpack_handle(handle: Any) -> tuple[torch.Tensor, torch.Tensor, int, int, int]:

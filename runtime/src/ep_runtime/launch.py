@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ep_runtime.backends.base import RECEIVE, SEND, SEND_AND_RECEIVE, Operation
-from ep_runtime.checks import require
 from ep_runtime.events import EventHandle, EventOverlap
 
 if TYPE_CHECKING:
@@ -45,11 +44,11 @@ class Launcher:
         communication stream, after what the current stream holds; the current stream waits for
         it unless ``async_finish``. On the CPU it is done on return.
         """
-        require(
-            len(self._unreceived) < MAX_UNRECEIVED,
-            f"{name}: {len(self._unreceived)} operations were sent whose receive hooks were not "
-            f"called, and at most {MAX_UNRECEIVED} may be: call the hooks first.",
-        )
+        if len(self._unreceived) >= MAX_UNRECEIVED:
+            raise RuntimeError(
+                f"{name}: {len(self._unreceived)} operations were sent whose receive hooks were "
+                f"not called, and at most {MAX_UNRECEIVED} may be: call the hooks first."
+            )
         device = tensors[0].device
         if return_recv_hook:
             operation.run(SEND)
