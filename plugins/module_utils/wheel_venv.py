@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from typing import Any
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_payload import (
+    find_dist_info,
     read_installed,
 )
 
@@ -117,6 +119,37 @@ def venv_python(venv: str) -> str:
     return os.path.join(venv, "bin", "python")
 
 
+def inspect_environment(venv: str) -> dict[str, Any] | None:
+    """Return what the interpreter of ``venv`` says of itself, or None without an environment.
+
+    A directory that lost its ``pyvenv.cfg`` has an interpreter that speaks for the system.
+    """
+    python = venv_python(venv)
+    about = inspect_python(python) if os.path.exists(python) else None
+    if about is None:
+        return None
+    inside = os.path.realpath(about["site_packages"]) + os.sep
+    return about if inside.startswith(os.path.realpath(venv) + os.sep) else None
+
+
+def pip_is_whole(about: dict[str, Any]) -> bool:
+    """Whether the environment has a pip that was not cut short when it was installed.
+
+    A pip from outside of the environment (system packages) is the system's business.
+    """
+    if not about["pip"] or not os.path.isdir(os.path.join(about["site_packages"], "pip")):
+        return bool(about["pip"])
+    found = read_installed(about["site_packages"], "pip")
+    return found is not None and found["payload"] is not None
+
+
+def discard_pip(about: dict[str, Any]) -> None:
+    """Remove what is left of the environment's own pip, so that ensurepip installs it anew."""
+    site_packages = about["site_packages"]
+    for path in [os.path.join(site_packages, "pip"), *find_dist_info(site_packages, "pip")]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def unmet_requirements(python: str, requirements: list[str], extras: list[str]) -> list[str]:
     """Say which of ``requirements`` the environment of ``python`` does not meet."""
     question = json.dumps({"requirements": requirements, "extras": extras})
@@ -176,8 +209,8 @@ def inspect_venv(venv: str, requirements: list[str], extras: list[str]) -> dict[
     """
     state: dict[str, Any] = {"python": None, "installed": None, "marker": {}, "problems": []}
     python = venv_python(venv)
-    about = inspect_python(python) if os.path.exists(python) else None
-    if about is None or not about["pip"]:
+    about = inspect_environment(venv)
+    if about is None or not pip_is_whole(about):
         state["problems"] = [f"{venv} is not a virtual environment with pip"]
         return state
     state["python"] = about

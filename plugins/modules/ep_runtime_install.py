@@ -100,8 +100,10 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv
     DISTRIBUTION,
     MARKER,
     VenvError,
-    inspect_python,
+    discard_pip,
+    inspect_environment,
     inspect_venv,
+    pip_is_whole,
     read_marker,
     run,
     torn_distributions,
@@ -142,6 +144,9 @@ class Installation:
         """Make the environment, or complete one whose making was cut short."""
         own = not os.path.exists(self.venv) or bool(read_marker(self.venv).get("created"))
         os.makedirs(self.venv, mode=0o755, exist_ok=True)
+        about = inspect_environment(self.venv)
+        if about is not None and not pip_is_whole(about):
+            discard_pip(about)
         if own:
             write_marker(self.venv, {"created": True})
         run([self.given["python"], "-m", "venv", self.venv], timeout_s=_PIP_TIMEOUT_S)
@@ -149,9 +154,9 @@ class Installation:
     def install(self, state: dict[str, Any]) -> None:
         if state["python"] is None:
             self.create()
-        about = inspect_python(self.python)
+        about = inspect_environment(self.venv)
         if about is None:
-            raise VenvError(f"{self.python} does not run")
+            raise VenvError(f"{self.python} does not run as a virtual environment's interpreter")
         for path in torn_distributions(about["site_packages"]):
             shutil.rmtree(path)
         more, wheel, extras = self.given["pip_args"], self.given["wheel"], self.given["extras"]

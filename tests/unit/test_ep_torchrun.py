@@ -1,0 +1,268 @@
+"""The launcher leaves an outcome and no process, however its ranks end.
+
+``torchrun`` is played by a script that starts ranks in sessions of their own, as torchrun does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import ep_torchrun
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_job import (
+    RUN_VARIABLE,
+    Job,
+    JobError,
+    end_job,
+    nodes_of,
+    other_runs,
+    prepare_workdir,
+    processes_of,
+    remove_run,
+)
+
+# Stands for the interpreter of the virtual environment. The first argument of the benchmark says
+# how the ranks behave.
+AGENT = """\
+#!{python}
+import json, os, pathlib, signal, subprocess, sys, time
+argv = sys.argv
+value = lambda name: argv[argv.index(name) + 1]
+how = argv[argv.index("low-latency") + 1]
+if how == "broken":
+    sys.exit("ModuleNotFoundError: No module named 'torch'")
+first = int(value("--node-rank")) * int(value("--nproc-per-node"))
+ranks = []
+for local in range(int(value("--nproc-per-node"))):
+    rank = first + local
+    folder = pathlib.Path(value("--log-dir"), "none_x", "attempt_0", str(local))
+    folder.mkdir(parents=True)
+    (folder / "stderr.log").write_text("line of rank %d\\n" % rank)
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+    if how in ("hang", "orphan"):
+        ranks.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
+        continue
+    pathlib.Path(value("--per-rank-dir")).mkdir(exist_ok=True)
+    status = "failed: wrong sum" if how == "wrong" and local == 1 else "passed"
+    text = json.dumps({{"rank": rank, "run_id": value("--run-id"), "status": status}})
+    pathlib.Path(value("--per-rank-dir"), "rank-%d.json" % rank).write_text(text)
+if how == "orphan":
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "hang":
+    time.sleep(600)
+if how == "fail":
+    for rank, code in ((first, -15), (first + 1, -9)):
+        print("  rank      : %d (local_rank: %d)\\n  exitcode  : %d (pid: 1)" % (rank, rank, code))
+    sys.exit(1)
+sys.exit(how == "wrong")
+"""
+
+
+@pytest.fixture
+def interpreter(tmp_path):
+    path = tmp_path / "python"
+    path.write_text(AGENT.format(python=sys.executable))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = Job(str(tmp_path / "work"), "20260101T000000Z-test", 1)
+    made.create()
+    yield made
+    assert processes_of(made) == []
+
+
+@pytest.fixture
+def master():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def plan(interpreter, master):
+    def make(how, **changes):
+        settings = {
+            "python": interpreter,
+            "node": 1,
+            "nodes": 2,
+            "ranks_per_node": 2,
+            "address": "127.0.0.1",
+            "interface": "lo",
+            "master": "127.0.0.1",
+            "port": master,
+            "host_name": "n2",
+            "timeout_s": 60.0,
+            "arguments": [how],
+            "grace_s": 0.5,
+        }
+        return ep_torchrun.Plan(**{**settings, **changes})
+
+    return make
+
+
+def test_a_good_run(plan, job):
+    outcome = ep_torchrun.supervise(plan("good"), job)
+    assert (outcome["state"], outcome["failures"]) == ("passed", [])
+    assert [item["rank"] for item in outcome["ranks"]] == [2, 3]
+    assert {item["run_id"] for item in outcome["ranks"]} == {job.run_id}
+
+
+def test_a_failed_rank_is_named_without_those_that_torchrun_ended(plan, job):
+    outcome = ep_torchrun.supervise(plan("fail"), job)
+    assert (outcome["state"], outcome["why"]) == ("failed", "torchrun ended with 1")
+    assert outcome["failures"] == [{"rank": 3, "exit_code": -9, "log": ["line of rank 3"]}]
+
+
+def test_a_rank_with_wrong_results_is_named(plan, job):
+    outcome = ep_torchrun.supervise(plan("wrong"), job)
+    assert [item["rank"] for item in outcome["failures"]] == [3]
+
+
+def test_a_broken_environment_shows_the_launchers_own_words(plan, job):
+    outcome = ep_torchrun.supervise(plan("broken"), job)
+    assert outcome["failures"] == []
+    assert "No module named 'torch'" in outcome["log"][-1]
+
+
+def test_a_hang_ends_at_the_time_limit_with_everybodys_last_words(plan, job):
+    began = time.monotonic()
+    outcome = ep_torchrun.supervise(plan("hang", timeout_s=1.5), job)
+    assert time.monotonic() - began < 20
+    assert (outcome["state"], outcome["why"]) == ("timeout", "the ranks did not end within 1.5 s")
+    assert outcome["log"] == ["rank 2: line of rank 2", "rank 3: line of rank 3"]
+
+
+def test_ranks_that_outlive_torchrun_are_ended(plan, job):
+    outcome = ep_torchrun.supervise(plan("orphan"), job)
+    assert outcome["why"] == "torchrun ended with -9"
+    assert processes_of(job) == []
+
+
+def test_a_run_that_nobody_asks_for_ends(plan, job):
+    outcome = ep_torchrun.supervise(plan("hang", silence_s=1.0), job)
+    assert outcome["state"] == "abandoned"
+
+
+def test_a_first_host_that_does_not_answer_is_named(plan, job):
+    outcome = ep_torchrun.supervise(plan("good", port=1, meeting_s=0.3), job)
+    assert outcome["state"] == "unmet"
+    assert "127.0.0.1:1 (the first host) did not answer within 0.3 s" in outcome["why"]
+
+
+def test_waiting_for_the_first_host_can_be_ended(plan, job):
+    job.ask_to_stop("enough")
+    outcome = ep_torchrun.supervise(plan("good", port=1, meeting_s=60.0), job)
+    assert (outcome["state"], outcome["why"]) == ("stopped", "enough")
+
+
+def test_the_ranks_get_the_interface_and_our_settings(plan, job, monkeypatch):
+    monkeypatch.setenv("RANK", "7")
+    made = plan("good", environment={"NCCL_SOCKET_IFNAME": "ib0", "NVSHMEM_DEBUG": "INFO"})
+    variables = made.variables(job)
+    assert variables["GLOO_SOCKET_IFNAME"] == "lo"
+    assert (variables["NCCL_SOCKET_IFNAME"], variables["NVSHMEM_DEBUG"]) == ("ib0", "INFO")
+    assert "RANK" not in variables
+    assert variables[RUN_VARIABLE] == job.mark
+
+
+def test_ranks_are_fixed_by_the_nodes_number(plan, job):
+    command = plan("good").command(job)
+    at = command.index("--node-rank")
+    assert command[at : at + 4] == ["--node-rank", "1", "--nproc-per-node", "2"]
+
+
+class Launcher:
+    """A launcher in a process of its own, as the module is."""
+
+    def __init__(self, plan, job):
+        self.pid = os.fork()
+        if self.pid == 0:
+            job.create()
+            job.finish(ep_torchrun.supervise(plan, job))
+            os._exit(0)
+        # Reaped at once, since a zombie still has its identifier.
+        threading.Thread(target=os.waitpid, args=(self.pid, 0), daemon=True).start()
+        deadline = time.monotonic() + 20
+        while len(processes_of(job)) < 3:  # torchrun and two ranks
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_run_can_be_ended_from_outside(plan, job):
+    Launcher(plan("hang"), job)
+    assert end_job(job, "the play ended the run", 10.0)
+    assert (job.result()["state"], job.result()["why"]) == ("stopped", "the play ended the run")
+    assert processes_of(job) == []
+
+
+def test_a_run_whose_launcher_was_killed_can_be_ended(plan, job):
+    launcher = Launcher(plan("hang"), job)
+    os.kill(launcher.pid, signal.SIGKILL)
+    assert end_job(job, "clean up", 0.5)
+    assert processes_of(job) == []
+    assert not end_job(job, "clean up", 0.5)
+
+
+def test_processes_of_others_are_left_alone(plan, job, tmp_path):
+    other = Job(str(tmp_path / "work"), "20260101T000000Z-other", 1)
+    other.create()
+    Launcher(plan("hang"), job)
+    end_job(other, "clean up", 0.5)
+    assert len(processes_of(job)) == 3
+    end_job(job, "clean up", 0.5)
+
+
+def test_a_reused_identifier_is_not_taken_for_ours(job):
+    started = {"run_id": job.run_id, "agent": [os.getpid(), 1], "launcher": [os.getpid(), 1]}
+    Path(job.path("job.json")).write_text(json.dumps(started))
+    assert not end_job(job, "clean up", 0.1)
+
+
+def test_runs_are_found_and_removed(tmp_path, job):
+    workdir = str(tmp_path / "work")
+    Job(workdir, "20250101T000000Z-old", 0).create()
+    Job(workdir, "20250101T000000Z-old", 3).create()
+    assert other_runs(workdir, job.run_id) == ["20250101T000000Z-old"]
+    assert nodes_of(workdir, "20250101T000000Z-old") == [0, 3]
+    remove_run(workdir, "20250101T000000Z-old")
+    assert other_runs(workdir, job.run_id) == []
+
+
+def test_a_work_directory_of_somebody_else_is_refused(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    prepare_workdir(str(tmp_path / "real"))
+    with pytest.raises(JobError, match=r"ep_benchmark_workdir .* is a link"):
+        prepare_workdir(str(tmp_path / "link"))
+
+
+def test_torchruns_last_words_are_understood():
+    log = textwrap.dedent(
+        """
+        Failures:
+        [1]:
+          time      : 2026-11-30_09:37:00
+          host      : localhost
+          rank      : 2 (local_rank: 0)
+          exitcode  : -15 (pid: 17364)  (SIGTERM)
+          error_file: <N/A>
+        Root Cause (first observed failure):
+        [0]:
+          time      : 2026-11-30_09:37:00
+          host      : localhost
+          rank      : 3 (local_rank: 1)
+          exitcode  : 124 (pid: 17365)
+        """
+    )
+    assert ep_torchrun.failed_ranks(log) == {3: 124}
+    assert ep_torchrun.failed_ranks("nothing of the kind") == {}
