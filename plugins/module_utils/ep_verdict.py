@@ -18,6 +18,9 @@ _CAUSED_BY_A_PEER = re.compile(
     r"|a peer is missing or stuck|[Tt]imed out|[Tt]imeout|DistNetworkError|DistStoreError"
 )
 
+# The runtime's own words, which name the peer that did not come.
+_WAITED_FOR = re.compile(r"waited \d+ us for rank (?P<rank>\d+)")
+
 # Causes come first: unreachable, broken by itself, never met, waited in vain, ended by us.
 _ORDER_OF_VICTIMS = 3
 _FEW = 4
@@ -36,8 +39,9 @@ def verdict(
     """
     culprits = [item for name, status in hosts.items() for item in _complaints(name, status)]
     if culprits:
-        silent = _silent_ranks(hosts, ranks_per_host)
-        return {"state": FAILED, "message": _blame(culprits, silent)}
+        suspects = _awaited_ranks(hosts, culprits, ranks_per_host)
+        suspects = suspects or _silent_ranks(hosts, ranks_per_host)
+        return {"state": FAILED, "message": _blame(culprits, suspects)}
     running = [name for name, status in hosts.items() if status.get("state") == RUNNING]
     if running and overdue_s <= 0:
         return {"state": RUNNING, "message": _progress(hosts, running)}
@@ -89,6 +93,7 @@ def _failed_rank(name: str, failure: dict[str, Any], ended: float) -> dict[str, 
         "ended": ended,
         "what": what,
         "log": failure["log"],
+        "rank": failure["rank"],
     }
 
 
@@ -101,6 +106,25 @@ def _how(code: int | None) -> str:
         return f"was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"was ended by signal {-code}"
+
+
+def _awaited_ranks(
+    hosts: dict[str, dict[str, Any]], culprits: list[dict[str, Any]], ranks_per_host: int
+) -> list[str]:
+    """The ranks that others waited for in vain and that did not themselves wait for others."""
+    names = list(hosts)
+    awaited = {
+        int(match.group("rank"))
+        for item in culprits
+        for match in map(_WAITED_FOR.search, item["log"])
+        if match is not None
+    }
+    awaited -= {item["rank"] for item in culprits if "rank" in item}
+    return [
+        f"rank {rank} on {names[rank // ranks_per_host]}"
+        for rank in sorted(awaited)
+        if rank < len(names) * ranks_per_host
+    ]
 
 
 def _silent_ranks(hosts: dict[str, dict[str, Any]], ranks_per_host: int) -> list[str]:
@@ -117,13 +141,13 @@ def _silent_ranks(hosts: dict[str, dict[str, Any]], ranks_per_host: int) -> list
     return silent
 
 
-def _blame(culprits: list[dict[str, Any]], silent: list[str]) -> str:
+def _blame(culprits: list[dict[str, Any]], suspects: list[str]) -> str:
     first = min(culprits, key=lambda item: (item["order"], item["ended"]))
     others = sorted({item["host"] for item in culprits} - {first["host"]})
     message = f"The benchmark failed: {first['what']}."
-    if first["order"] >= _ORDER_OF_VICTIMS and 0 < len(silent) <= _FEW:
+    if first["order"] >= _ORDER_OF_VICTIMS and 0 < len(suspects) <= _FEW:
         message = (
-            f"The benchmark failed: {', '.join(silent)} did not get anywhere and gave no reason "
+            f"The benchmark failed: {', '.join(suspects)} did not get anywhere and gave no reason "
             f"(stuck or stopped?), while {first['what']}."
         )
     elif others:

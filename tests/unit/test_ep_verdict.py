@@ -99,6 +99,17 @@ def test_a_silent_rank_is_named_when_all_others_waited_for_it():
     assert "while rank 0 on n1 failed with exit code 124" in text
 
 
+def test_the_rank_that_others_waited_for_is_named():
+    waited = "EPTimeoutError: rank 0: combine receive waited 40093565 us for rank 3."
+    hosts = {
+        "n1": ended("failed", failures=[failure(0, 3, [waited]), failure(1, 3, [CLOSED])]),
+        "n2": ended("stopped", why="the play ended the run"),
+    }
+    text = message(hosts)
+    assert text.startswith("The benchmark failed: rank 3 on n2 did not get anywhere")
+    assert text.endswith(waited)
+
+
 def test_an_unreachable_host_comes_first():
     hosts = {
         "n1": ended("failed", failures=[failure(0, 1, ["boom"])]),
