@@ -44,3 +44,9 @@ def runs():
 @pytest.fixture(scope="session")
 def report():
     return json.loads((RESULTS / "report.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def rollout(runs):
+    """The first run that was not in check mode."""
+    return next(run for run in runs if not run["check"])
