@@ -15,7 +15,8 @@ from typing import Any
 # What gloo, torch's store and the benchmark say when somebody else has gone or does not come.
 _CAUSED_BY_A_PEER = re.compile(
     r"closed by peer|reset by peer|Connection refused|Broken pipe|Connection was likely closed"
-    r"|a peer is missing or stuck|[Tt]imed out|[Tt]imeout|DistNetworkError|DistStoreError"
+    r"|a peer is missing or stuck|lost the connection to rank|[Tt]imed out|[Tt]imeout"
+    r"|DistNetworkError|DistStoreError"
 )
 
 # The runtime's own words, which name the peer that did not come.
@@ -23,6 +24,7 @@ _WAITED_FOR = re.compile(r"waited \d+ us for rank (?P<rank>\d+)")
 
 # Causes come first: unreachable, broken by itself, never met, waited in vain, ended by us.
 _ORDER_OF_VICTIMS = 3
+_ORDER_OF_ENDED = 4
 _FEW = 4
 
 RUNNING, PASSED, FAILED = "running", "passed", "failed"
@@ -71,14 +73,14 @@ def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
     if status.get("failed"):
         what = f"{name} did not say how its ranks are: {status.get('msg', 'no reason')}"
         return [{"host": name, "order": 1, "ended": 0.0, "what": what, "log": []}]
-    state = status.get("state")
+    state = str(status.get("state"))
     if state in (RUNNING, PASSED):
         return []
     result = status["result"]
     ended = float(result["ended"])
     if state == FAILED and result["failures"]:
         return [_failed_rank(name, item, ended) for item in result["failures"]]
-    order = {"timeout": 3, "unmet": 2, "stopped": 4}.get(str(state), 1)
+    order = {"timeout": _ORDER_OF_VICTIMS, "unmet": 2, "stopped": _ORDER_OF_ENDED}.get(state, 1)
     what = f"{name}: {result['why']}"
     found = [{"host": name, "order": order, "ended": ended, "what": what, "log": result["log"]}]
     return found + [_failed_rank(name, item, ended) for item in result["failures"]]
@@ -89,7 +91,7 @@ def _failed_rank(name: str, failure: dict[str, Any], ended: float) -> dict[str, 
     what = f"rank {failure['rank']} on {name} {_how(failure['exit_code'])}"
     return {
         "host": name,
-        "order": 3 if caused else 1,
+        "order": _ORDER_OF_VICTIMS if caused else 1,
         "ended": ended,
         "what": what,
         "log": failure["log"],
@@ -143,7 +145,8 @@ def _silent_ranks(hosts: dict[str, dict[str, Any]], ranks_per_host: int) -> list
 
 def _blame(culprits: list[dict[str, Any]], suspects: list[str]) -> str:
     first = min(culprits, key=lambda item: (item["order"], item["ended"]))
-    others = sorted({item["host"] for item in culprits} - {first["host"]})
+    failed = {item["host"] for item in culprits if item["order"] < _ORDER_OF_ENDED}
+    others = sorted(failed - {first["host"]})
     message = f"The benchmark failed: {first['what']}."
     if first["order"] >= _ORDER_OF_VICTIMS and 0 < len(suspects) <= _FEW:
         message = (
