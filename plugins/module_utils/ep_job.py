@@ -161,6 +161,10 @@ def processes_of(job: Job) -> list[int]:
     return found
 
 
+# A killed process is gone only when the kernel has torn it down, also when no grace was given.
+_KILL_WAIT_S = 10.0
+
+
 def end_processes(job: Job, grace_s: float) -> int:
     """End the job's processes; return how many had to be killed.
 
@@ -174,13 +178,14 @@ def end_processes(job: Job, grace_s: float) -> int:
     while processes_of(job) and time.monotonic() < deadline:
         time.sleep(0.1)
     killed = set()
+    give_up = time.monotonic() + _KILL_WAIT_S
     while True:
         left = processes_of(job)
         for pid in left:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
                 killed.add(pid)
-        if not left or time.monotonic() > deadline + grace_s:
+        if not left or time.monotonic() > give_up:
             return len(killed)
         time.sleep(0.05)
 
