@@ -20,6 +20,7 @@ from ep_runtime.backends.base import (
     DispatchRequest,
     DispatchResult,
 )
+from ep_runtime.backends.combine_buffer import CombineBuffer
 from ep_runtime.errors import EPError, EPTimeoutError
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class _PeerCombine:
         self._request = request
         self._source = request.x
         if request.zero_copy:
-            self._source = backend.take_combine_buffer(request)
+            self._source = backend.combine_buffer.take(request)
         self._epoch: torch.Tensor | None = None
 
     def run(self, phases: int) -> None:
@@ -173,7 +174,7 @@ class PeerBackend:
         num_sms: int = 0,
     ) -> None:
         self.rank, self.size, self.device = ranks.rank, ranks.size, device
-        self._combine_buffer: torch.Tensor | None = None
+        self.combine_buffer = CombineBuffer()
         with torch.cuda.device(device):
             self.engine, problem = self._allocate(num_bytes, enable_shrink)
             members, problem = self._map_peers(ranks, num_bytes, problem)
@@ -249,22 +250,11 @@ class PeerBackend:
         self, max_tokens_per_rank: int, hidden: int, num_experts: int
     ) -> torch.Tensor:
         """Plain memory of this rank: the combine reads it here and stores to the peers."""
-        local, rows = num_experts // self.size, self.size * max_tokens_per_rank
         # 16-byte rows, whatever the hidden size: the kernel reads vectors.
         stride = -(-(hidden + hidden // 64) // 8) * 8
-        buffer = torch.empty((local, rows, stride), dtype=torch.bfloat16, device=self.device)
-        self._combine_buffer = buffer[..., :hidden]
-        return self._combine_buffer
-
-    def take_combine_buffer(self, request: CombineRequest) -> torch.Tensor:
-        """Take the buffer that ``next_combine_buffer`` handed out for this combine."""
-        buffer, self._combine_buffer = self._combine_buffer, None
-        if buffer is None or buffer.shape != request.x.shape:
-            raise RuntimeError(
-                "zero_copy needs the rows in get_next_low_latency_combine_buffer(handle) of this "
-                "very handle, and that was not called since the last combine."
-            )
-        return buffer
+        return self.combine_buffer.hand_out(
+            num_experts // self.size, self.size * max_tokens_per_rank, hidden, stride, self.device
+        )
 
     def local_buffer(self) -> torch.Tensor:
         """View this rank's symmetric memory as uint8."""

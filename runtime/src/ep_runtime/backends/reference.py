@@ -21,6 +21,7 @@ from ep_runtime.backends.base import (
     CombineRequest,
     DispatchRequest,
 )
+from ep_runtime.backends.combine_buffer import CombineBuffer
 from ep_runtime.backends.messages import Deadline, Message, Messenger
 from ep_runtime.errors import EPError, EPPeerLostError
 
@@ -58,7 +59,7 @@ class ReferenceBackend:
         self._device = device
         self._num_bytes = num_bytes
         self._local: torch.Tensor | None = None
-        self._combine_buffer: torch.Tensor | None = None
+        self.combine_buffer = CombineBuffer()
         self._messenger = Messenger(ranks)
         self._sequence = 0
 
@@ -74,20 +75,10 @@ class ReferenceBackend:
         self, max_tokens_per_rank: int, hidden: int, num_experts: int
     ) -> torch.Tensor:
         """Memory that the next ``zero_copy`` combine reads."""
-        shape = (num_experts // self.size, self.size * max_tokens_per_rank, hidden + hidden // 64)
-        buffer = torch.empty(shape, dtype=torch.bfloat16, device=self._device)
-        self._combine_buffer = buffer[..., :hidden]
-        return self._combine_buffer
-
-    def take_combine_buffer(self, request: CombineRequest) -> torch.Tensor:
-        """Give what ``next_combine_buffer`` handed out for this combine, once."""
-        buffer, self._combine_buffer = self._combine_buffer, None
-        if buffer is None or buffer.shape != request.x.shape:
-            raise RuntimeError(
-                "zero_copy needs the rows in get_next_low_latency_combine_buffer(handle) of this "
-                "very handle, which was not called since the last combine."
-            )
-        return buffer
+        rows = self.size * max_tokens_per_rank
+        return self.combine_buffer.hand_out(
+            num_experts // self.size, rows, hidden, hidden + hidden // 64, self._device
+        )
 
     def local_buffer(self) -> torch.Tensor:
         """Memory of the size asked for; this backend keeps nothing in it."""
@@ -283,7 +274,7 @@ class _ReferenceCombine:
         self._backend = backend
         self._request = request
         self._sequence = 0
-        self._source = backend.take_combine_buffer(request) if request.zero_copy else request.x
+        self._source = backend.combine_buffer.take(request) if request.zero_copy else request.x
         self._places = routing.top_k_places(request.src_info)
         self._hidden = request.x.shape[2]
         self._fields = (

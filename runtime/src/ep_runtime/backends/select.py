@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from ep_runtime.backends.peer_exchange import host_identity
 from ep_runtime.backends.reference import ReferenceBackend
 from ep_runtime.environment import BACKEND_VARIABLE
 
@@ -40,11 +39,6 @@ def _wanted(backend: str) -> str:
     if backend not in _NAMES:
         raise ValueError(f"{source} must be one of {', '.join(_NAMES)}, got {backend!r}.")
     return backend
-
-
-def _host() -> str:
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    return f"{socket.gethostname()}/{boot_id.read_text(encoding='ascii').strip()}"
 
 
 def _obstacle() -> str | None:
@@ -91,7 +85,7 @@ def make_backend(
     "auto" obeys EP_RUNTIME_BACKEND; else it takes "peer" where all ranks are on one host with
     GPUs and this build has kernels, and "reference" otherwise, with a warning in the log.
     """
-    wish = _Wish(_wanted(backend), num_bytes, _host(), _obstacle())
+    wish = _Wish(_wanted(backend), num_bytes, host_identity(), _obstacle())
     name, reason = _choose(ranks.all_gather_object(wish))
     if name == "peer":
         from ep_runtime.backends.peer import PeerBackend  # noqa: PLC0415 - needs _cuda
