@@ -11,8 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.modprobe import OPTIONS_FILE
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.modprobe import (
+    OPTIONS_FILE,
+)
 
 PREFIX = "NVreg_"
 DWORDS = PREFIX + "RegistryDwords"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import nvshmem
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import nvshmem
 
 MODES = ("auto", "gpu", "cpu", "off")
 POLICIES = ("never", "when_needed", "always")

@@ -11,10 +11,12 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Tuple
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import initramfs
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+        HostRoot,
+    )
 
 # Root's own, so the names in it can be fixed and a killed build leaves nothing that piles up.
 WORK_DIRECTORY = "/var/lib/epfleet/initramfs"

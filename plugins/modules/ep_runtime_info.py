@@ -79,8 +79,13 @@ import os
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import cuda, procfs
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
+    cuda,
+    procfs,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+    HostRoot,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     VenvError,
     inspect_python,

@@ -113,7 +113,9 @@ ansible_facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.facts import gather
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.facts import (
+    gather,
+)
 
 
 def main() -> None:

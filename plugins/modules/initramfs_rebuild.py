@@ -62,11 +62,13 @@ rebuilt:
 from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
     initramfs,
     modprobe,
 )
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+    HostRoot,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.rebuild import (
     RebuildError,
     rebuild,

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import archive
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import archive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trees import cpio

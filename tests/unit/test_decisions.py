@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions, facts
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import facts
 from trees import KERNEL, OUR_FILE, OUR_LINE, gpu, image, kernel, loaded, write
 
 OPTIONS = {"EnableStreamMemOPs": 1}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions, facts
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import facts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trees import KERNEL, OUR_FILE, OUR_LINE, gpu, image, kernel, loaded, write

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs, modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
+    initramfs,
+    modprobe,
+)
 from trees import KERNEL, OUR_FILE, OUR_LINE, image, kernel, write
 
 IMAGE = f"boot/initrd.img-{KERNEL}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import modprobe
 from trees import OUR_FILE, OUR_LINE, write
 
 

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+    HostRoot,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
     cuda,
     gdrcopy,
     nvshmem,
     procfs,
 )
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+    HostRoot,
+)
 from trees import gpu, kernel, loaded, write
 
 HEADER = """#ifndef NVSHMEM_VERSION_H

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import initramfs
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import rebuild as subject
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import initramfs
 from trees import KERNEL, OUR_FILE, OUR_LINE, image, kernel, write
 
 IMAGE = f"boot/initrd.img-{KERNEL}"

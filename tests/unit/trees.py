@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
+    HostRoot,
+)
 
 OUR_LINE = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
 OUR_FILE = "etc/modprobe.d/zz-epfleet-nvidia.conf"

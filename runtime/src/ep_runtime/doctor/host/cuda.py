@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any, Optional
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from .root import HostRoot
 
 _TOOLKIT = "/usr/local/cuda"
 _HEADER_VERSION = re.compile(r"#\s*define\s+CUDA_VERSION\s+(\d+)")

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from .root import HostRoot
 
 DIRECTORIES = (
     "/etc/modprobe.d",

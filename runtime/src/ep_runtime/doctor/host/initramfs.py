@@ -11,16 +11,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import modprobe
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.archive import (
+from . import modprobe
+from .archive import (
     ArchiveError,
     module_names,
     read_image,
 )
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.procfs import kernels
+from .procfs import kernels
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from .root import HostRoot
 
 NOT_NEEDED, CURRENT, STALE, UNKNOWN = "not_needed", "current", "stale", "unknown"
 INITRAMFS_TOOLS, DRACUT = "initramfs-tools", "dracut"

@@ -8,10 +8,10 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.procfs import device_major
+from .procfs import device_major
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from .root import HostRoot
 
 DEVICE = "/dev/gdrdrv"
 _LIBRARIES = (

@@ -7,15 +7,8 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
-    cuda,
-    gdrcopy,
-    initramfs,
-    modprobe,
-    nvshmem,
-    procfs,
-)
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+from . import cuda, gdrcopy, initramfs, modprobe, nvshmem, procfs
+from .root import HostRoot
 
 CHANGES_FILE = "/var/lib/epfleet/changes.json"
 

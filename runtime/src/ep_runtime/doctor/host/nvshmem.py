@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 if TYPE_CHECKING:
-    from ansible_collections.epfleet.expert_parallel.plugins.module_utils.hostroot import HostRoot
+    from .root import HostRoot
 
 FLOOR = "3.3.9"
 # Since this version NVSHMEM's CPU-assisted mode works from host memory, without GDRCopy.
