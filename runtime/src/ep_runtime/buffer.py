@@ -1,4 +1,7 @@
-"""``Buffer``: the low-latency dispatch and combine, with the API of DeepEP V1."""
+"""``Buffer``, with the API of DeepEP V1: its life, and the low-latency dispatch and combine.
+
+The high-throughput calls are in ``high_throughput_calls.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,13 @@ import torch
 
 from ep_runtime import _core, checks, environment
 from ep_runtime.backends.base import Backend, CombineRequest, DispatchRequest
+from ep_runtime.backends.high_throughput import HighThroughput
 from ep_runtime.backends.select import make_backend
 from ep_runtime.build import build_info
 from ep_runtime.checks import require
 from ep_runtime.events import EventHandle, EventOverlap
 from ep_runtime.group import resolve_group
+from ep_runtime.high_throughput_calls import HighThroughputCalls
 from ep_runtime.launch import Launcher
 from ep_runtime.memory import view_bytes
 
@@ -26,12 +31,12 @@ _log = logging.getLogger(__name__)
 Handle = tuple[torch.Tensor, torch.Tensor, int, int, int]
 
 
-class Buffer:
+class Buffer(HighThroughputCalls):
     """Communication among the ranks of one expert-parallel group. Creation is collective.
 
     Arguments:
         group: the ranks, as a torch process group of any backend. Only objects are gathered on it.
-        num_nvl_bytes: memory of the high-throughput mode; checked, not allocated.
+        num_nvl_bytes: memory of the high-throughput kernels; checked, not allocated.
         num_rdma_bytes: symmetric memory per rank, a multiple of 128, the same on all ranks; see
             ``get_low_latency_rdma_size_hint``.
         low_latency_mode: needed by every ``low_latency_*`` call.
@@ -74,6 +79,7 @@ class Buffer:
         num_sms: int | None = None,
     ) -> None:
         self.runtime: Backend | None = None
+        self._high_throughput = None
         self.explicitly_destroy = explicitly_destroy
         self._timeout_us = environment.integer_setting(
             "timeout_us",
@@ -95,6 +101,7 @@ class Buffer:
         self.low_latency_mode = low_latency_mode
         self.enable_shrink = enable_shrink
         self._launcher = Launcher()
+        self._high_throughput = HighThroughput(ranks, self._timeout_us)
         self._environment_changes: tuple[environment.EnvironmentChange, ...] = ()
         if not low_latency_mode:
             return
@@ -115,7 +122,7 @@ class Buffer:
         self._has_rdma_peers = "rdma" in self.runtime.transport_report()["peers"]
 
     def __del__(self) -> None:
-        if getattr(self, "runtime", None) is None or sys.is_finalizing():
+        if getattr(self, "_high_throughput", None) is None or sys.is_finalizing():
             return
         if self.explicitly_destroy:
             _log.warning("destroy() was not called before a Buffer was collected: memory may leak.")
@@ -129,10 +136,7 @@ class Buffer:
         second time.
         """
         assert self.explicitly_destroy, "`explicitly_destroy` flag must be set"
-        require(
-            self.runtime is not None or not self.low_latency_mode,
-            "destroy: this buffer was destroyed before.",
-        )
+        require(self._high_throughput is not None, "destroy: this buffer was destroyed before.")
         self._release()
 
     @staticmethod
@@ -426,11 +430,22 @@ class Buffer:
     def transport_report(self) -> dict[str, Any]:
         """Tell what really carries the data, ready for JSON.
 
-        Keys: ``backend``; ``peers``, per rank "self", "same-gpu", "peer-memory", "gloo" ...;
-        ``num_sms``; ``nic_handler`` (None without RDMA); ``environment``, the NVSHMEM variables
-        that this buffer changed, each ``{"before": ..., "after": ...}``.
+        Keys: ``backend`` and ``peers``, per rank "self", "same-gpu", "peer-memory", "gloo" ..., of
+        the low-latency calls (of the high-throughput ones without low-latency mode); ``calls``, by
+        which backend each call runs, None for those that this buffer can't do; ``num_sms``;
+        ``nic_handler`` (None without RDMA); ``environment``, the NVSHMEM variables that this
+        buffer changed, each ``{"before": ..., "after": ...}``.
         """
-        report = dict(self._backend().transport_report())
+        calls = self._calls().transport_report()
+        source = self._backend().transport_report() if self.low_latency_mode else calls
+        report = dict(source)
+        low_latency = self.runtime.name if self.runtime is not None else None
+        report["calls"] = {
+            "low_latency_dispatch": low_latency,
+            "low_latency_combine": low_latency,
+            "dispatch": calls["backend"],
+            "combine": calls["backend"],
+        }
         report["environment"] = {
             change.name: {"before": change.before, "after": change.after}
             for change in self._environment_changes
@@ -470,6 +485,9 @@ class Buffer:
 
     def _release(self) -> None:
         backend, self.runtime = self.runtime, None
+        calls, self._high_throughput = self._high_throughput, None
         self._launcher.forget()
+        if calls is not None:
+            calls.close()
         if backend is not None:
             backend.destroy()

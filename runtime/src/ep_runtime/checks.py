@@ -42,13 +42,14 @@ def check_memory(layout: _core.LowLatencyLayout, num_rdma_bytes: int) -> None:
         )
 
 
-def _check_tensor(
+def check_tensor(
     name: str,
     tensor: torch.Tensor,
     dtype: torch.dtype,
     shape: tuple[int, ...],
     device: torch.device,
 ) -> None:
+    """Refuse another dtype, shape, layout or device."""
     # One test in the common case: these run at every call, ahead of kernels of microseconds.
     if (
         tensor.dtype == dtype
@@ -90,7 +91,7 @@ def _check_topk(
             f"num_max_dispatch_tokens_per_rank is {layout.max_tokens}, but there are {tokens} "
             "tokens."
         )
-    _check_tensor("topk_idx", topk_idx, torch.int64, shape, device)
+    check_tensor("topk_idx", topk_idx, torch.int64, shape, device)
 
 
 def check_dispatch(
@@ -106,14 +107,14 @@ def check_dispatch(
 ) -> None:
     """Check a dispatch against the layout that its ``x``, ranks and experts gave."""
     shape, device = x.shape, x.device
-    _check_tensor("x", x, torch.bfloat16, shape, device)
+    check_tensor("x", x, torch.bfloat16, shape, device)
     _check_topk(topk_idx, shape[0], layout, device)
     if cumulative_stats is not None:
         name = "cumulative_local_expert_recv_stats"
-        _check_tensor(name, cumulative_stats, torch.int32, (layout.local_experts,), device)
+        check_tensor(name, cumulative_stats, torch.int32, (layout.local_experts,), device)
     if wait_stats is not None:
         name = "dispatch_wait_recv_cost_stats"
-        _check_tensor(name, wait_stats, torch.int64, (layout.num_ranks,), device)
+        check_tensor(name, wait_stats, torch.int64, (layout.num_ranks,), device)
     if use_ue8m0:
         hidden = shape[1]
         require(use_fp8, "use_ue8m0 needs use_fp8=True, got False.")
@@ -143,16 +144,16 @@ def check_combine(
     device = x.device
     local, ranks, hidden = layout.local_experts, layout.num_ranks, layout.hidden
     rows = ranks * layout.max_tokens
-    _check_tensor("x", x, torch.bfloat16, (local, rows, hidden), device)
+    check_tensor("x", x, torch.bfloat16, (local, rows, hidden), device)
     tokens = topk_weights.shape[0]
     _check_topk(topk_idx, tokens, layout, device)
-    _check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, device)
-    _check_tensor("src_info of handle", src_info, torch.int32, (local, rows), device)
-    _check_tensor("layout_range of handle", layout_range, torch.int64, (local, ranks), device)
+    check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, device)
+    check_tensor("src_info of handle", src_info, torch.int32, (local, rows), device)
+    check_tensor("layout_range of handle", layout_range, torch.int64, (local, ranks), device)
     if out is not None:
-        _check_tensor("out", out, torch.bfloat16, (tokens, hidden), device)
+        check_tensor("out", out, torch.bfloat16, (tokens, hidden), device)
     if wait_stats is not None:
-        _check_tensor("combine_wait_recv_cost_stats", wait_stats, torch.int64, (ranks,), device)
+        check_tensor("combine_wait_recv_cost_stats", wait_stats, torch.int64, (ranks,), device)
     if zero_copy and use_logfmt:
         raise RuntimeError("zero_copy and use_logfmt exclude each other, got both.")
 

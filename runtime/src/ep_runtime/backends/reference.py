@@ -6,9 +6,6 @@ tested against it. Work is done on the CPU; GPU tensors are copied there and bac
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,18 +19,25 @@ from ep_runtime.backends.base import (
     DispatchRequest,
 )
 from ep_runtime.backends.combine_buffer import CombineBuffer
-from ep_runtime.backends.messages import Deadline, Message, Messenger
-from ep_runtime.errors import EPError, EPPeerLostError
+from ep_runtime.backends.exchange import Call, Exchange, bytes_of, transport_report
+from ep_runtime.errors import EPError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ep_runtime.group import RankGroup
 
-_log = logging.getLogger(__name__)
 _CLEAN_TIMEOUT_US = 100_000_000
-_DISPATCH, _COMBINE, _CLEAN = 1, 2, 3
-_NAMES = {_DISPATCH: "dispatch", _COMBINE: "combine", _CLEAN: "clean"}
+
+
+def _call(name: str, max_tokens: int, hidden: int, num_experts: int, form: int = 0) -> Call:
+    """Describe an operation as the peers compare it; ``form`` tells formats apart."""
+    number = {"dispatch": 1, "combine": 2, "clean": 3}[name]
+    arguments = {
+        "num_max_dispatch_tokens_per_rank": max_tokens,
+        "hidden": hidden,
+        "num_experts": num_experts,
+        "format": form,
+    }
+    return Call(name, number, arguments)
 
 
 class ReferenceBackend:
@@ -54,14 +58,11 @@ class ReferenceBackend:
         device: torch.device,
     ) -> None:
         self.rank, self.size = ranks.rank, ranks.size
-        self.masked = [False] * ranks.size
-        self._enable_shrink = enable_shrink
         self._device = device
         self._num_bytes = num_bytes
         self._local: torch.Tensor | None = None
         self.combine_buffer = CombineBuffer()
-        self._messenger = Messenger(ranks)
-        self._sequence = 0
+        self.exchange = Exchange(ranks, mask_lost=enable_shrink)
 
     def dispatch(self, request: DispatchRequest) -> _ReferenceDispatch:
         """Prepare a dispatch."""
@@ -91,114 +92,38 @@ class ReferenceBackend:
 
         The local buffer is zeroed between the meetings.
         """
-        self._messenger.drop_unreceived(self.peers(), Deadline(_CLEAN_TIMEOUT_US), self._lost)
+        self.exchange.drop_unreceived(_CLEAN_TIMEOUT_US)
+        call = _call("clean", max_tokens_per_rank, hidden, num_experts)
         for _ in range(2):
-            fields = (_CLEAN, max_tokens_per_rank, hidden, num_experts)
-            sequence = self.send(
-                {peer: Message(fields, ()) for peer in self.peers()}, _CLEAN_TIMEOUT_US
-            )
-            for _ in self.receive(sequence, fields, _CLEAN_TIMEOUT_US, None):
+            nothing: dict[int, tuple[torch.Tensor, ...]] = dict.fromkeys(self.exchange.peers(), ())
+            sequence = self.exchange.send(call, nothing, _CLEAN_TIMEOUT_US)
+            for _ in self.exchange.receive(sequence, call, _CLEAN_TIMEOUT_US):
                 pass
             if self._local is not None:
                 self._local.zero_()
 
     def set_mask(self, rank: int, masked: bool) -> None:
         """Mask or unmask one rank."""
-        self.masked[rank] = masked
+        self.exchange.masked[rank] = masked
 
     def query_mask(self, out: torch.Tensor) -> None:
         """Write 0 or 1 per rank."""
-        out.view(-1).copy_(torch.tensor(self.masked, dtype=torch.int32))
+        out.view(-1).copy_(torch.tensor(self.exchange.masked, dtype=torch.int32))
 
     def clear_mask(self) -> None:
         """Unmask all ranks."""
-        self.masked = [False] * self.size
+        self.exchange.masked = [False] * self.size
 
     def check(self) -> None:
         """Return: every phase raises its own errors when it runs."""
 
     def transport_report(self) -> dict[str, Any]:
         """Name the path to each rank."""
-        peers = ["self" if rank == self.rank else "gloo" for rank in range(self.size)]
-        return {"backend": self.name, "peers": peers, "num_sms": 0, "nic_handler": None}
+        return transport_report(self.rank, self.size)
 
     def destroy(self) -> None:
         """Close the private group once peers have fetched what they were sent."""
-        self._messenger.close()
-
-    def peers(self) -> list[int]:
-        """All ranks that are not masked, this one included."""
-        return [peer for peer in range(self.size) if not self.masked[peer]]
-
-    def send(self, messages: dict[int, Message], timeout_us: int) -> int:
-        """Start sending one message per peer; returns the number of the operation."""
-        self._sequence += 1
-        phase = f"{_NAMES[next(iter(messages.values())).fields[0]]} send" if messages else "send"
-        # Two operations may be in flight: what came before them must have been received.
-        self._messenger.retire(self._sequence - 1, Deadline(timeout_us), self._lost)
-        for peer, message in messages.items():
-            if self.masked[peer]:  # it was lost a moment ago
-                continue
-            try:
-                self._messenger.send(self._sequence, peer, message, phase)
-            except EPPeerLostError as error:
-                self._lost(error)
-        return self._sequence
-
-    def receive(
-        self,
-        sequence: int,
-        fields: tuple[int, ...],
-        timeout_us: int,
-        wait_stats: torch.Tensor | None,
-    ) -> Iterator[tuple[int, Message]]:
-        """Each unmasked rank's message of one operation, in rank order.
-
-        ``fields`` are ours; the peer's must be the same. Waits are added to ``wait_stats`` in ns.
-        """
-        phase = f"{_NAMES[fields[0]]} receive"
-        deadline = Deadline(timeout_us)
-        waits = [0] * self.size
-        for peer in self.peers():
-            begin = time.monotonic_ns()
-            try:
-                message = self._messenger.receive(sequence, peer, phase, deadline)
-            except EPPeerLostError as error:
-                self._lost(error)
-                continue
-            waits[peer] = time.monotonic_ns() - begin
-            self._compare(fields, message.fields, peer, phase)
-            yield peer, message
-        if wait_stats is not None:
-            wait_stats.add_(torch.tensor(waits, dtype=torch.int64).to(wait_stats.device))
-
-    def _compare(
-        self, ours: tuple[int, ...], theirs: tuple[int, ...], peer: int, phase: str
-    ) -> None:
-        names = ("operation", "num_max_dispatch_tokens_per_rank", "hidden", "num_experts", "format")
-        for name, mine, other in zip(names, ours, theirs):
-            if mine != other:
-                raise EPError(
-                    f"rank {self.rank}: {phase} has {name} {mine} here, but {other} on rank "
-                    f"{peer}: all ranks must make the same calls.",
-                    rank=self.rank,
-                    peer=peer,
-                    phase=phase,
-                )
-
-    def _lost(self, error: EPPeerLostError) -> None:
-        """Go on without the peer when shrinking is enabled, else raise."""
-        if not self._enable_shrink or error.peer is None:
-            raise error
-        _log.warning("%s; rank %d is masked from now on.", error, error.peer)
-        self.masked[error.peer] = True
-
-
-def _bytes_of(rows: torch.Tensor) -> torch.Tensor:
-    """[N, B] uint8 view or copy of contiguous rows [N, ...] of B bytes."""
-    row_bytes = math.prod(rows.shape[1:]) * rows.element_size()
-    # Flat first: the strides of an empty tensor may be anything, and then it can't be viewed.
-    return rows.reshape(-1).view(torch.uint8).view(rows.shape[0], row_bytes)
+        self.exchange.close()
 
 
 class _ReferenceDispatch:
@@ -211,12 +136,8 @@ class _ReferenceDispatch:
         self._hidden = request.x.shape[1]
         self._local_experts = request.num_experts // backend.size
         form = request.use_fp8 + 2 * request.round_scale  # UE8M0 differs only where it is unpacked
-        self._fields = (
-            _DISPATCH,
-            request.max_tokens_per_rank,
-            self._hidden,
-            request.num_experts,
-            form,
+        self._call = _call(
+            "dispatch", request.max_tokens_per_rank, self._hidden, request.num_experts, form
         )
         self._outputs = self._allocate(request.x.device)
         self.result = self._outputs.result
@@ -241,20 +162,19 @@ class _ReferenceDispatch:
         x = request.x.cpu()
         if request.use_fp8:
             data, inverse = numerics.quantize_fp8(x, request.round_scale)
-            payload = torch.cat((_bytes_of(data), _bytes_of(inverse)), dim=1)
+            payload = torch.cat((bytes_of(data), bytes_of(inverse)), dim=1)
         else:
-            payload = _bytes_of(x)
-        messages = {}
-        for peer in backend.peers():
+            payload = bytes_of(x)
+        parts = {}
+        for peer in backend.exchange.peers():
             tokens, entries = routes.to_rank(peer, self._local_experts)
-            parts = (_bytes_of(entries).view(-1), payload[tokens].view(-1))
-            messages[peer] = Message(self._fields, parts)
-        self._sequence = backend.send(messages, request.timeout_us)
+            parts[peer] = (bytes_of(entries).view(-1), payload[tokens].view(-1))
+        self._sequence = backend.exchange.send(self._call, parts, request.timeout_us)
 
     def _receive(self) -> None:
         request, backend = self._request, self._backend
-        arrived = backend.receive(
-            self._sequence, self._fields, request.timeout_us, request.wait_stats
+        arrived = backend.exchange.receive(
+            self._sequence, self._call, request.timeout_us, request.wait_stats
         )
         row_bytes = self._hidden + self._hidden // 32 if request.use_fp8 else 2 * self._hidden
         rows = routing.ReceivedRows.collect(arrived, row_bytes)
@@ -277,8 +197,8 @@ class _ReferenceCombine:
         self._source = backend.combine_buffer.take(request) if request.zero_copy else request.x
         self._places = routing.top_k_places(request.src_info)
         self._hidden = request.x.shape[2]
-        self._fields = (
-            _COMBINE,
+        self._call = _call(
+            "combine",
             request.max_tokens_per_rank,
             self._hidden,
             request.num_experts,
@@ -296,25 +216,23 @@ class _ReferenceCombine:
         request, backend = self._request, self._backend
         source, layout = self._source.cpu(), request.layout_range.cpu()
         tokens, places = request.src_info.cpu(), self._places.cpu()
-        messages = {}
+        parts = {}
         local_experts = layout.shape[0]
         first = backend.rank * local_experts
         experts = torch.arange(first, first + local_experts, dtype=torch.int32)
         columns = (tokens, places, experts.unsqueeze(1).expand_as(tokens))
-        for peer in backend.peers():
+        for peer in backend.exchange.peers():
             mine = layout[:, peer]
             entries = torch.stack([routing.rows_of_rank(c, mine) for c in columns], dim=1)
-            payload = self._encode(routing.rows_of_rank(source, mine))
-            messages[peer] = Message(self._fields, (_bytes_of(entries).view(-1), payload.view(-1)))
-        self._sequence = backend.send(messages, request.timeout_us)
+            rows = self._encode(routing.rows_of_rank(source, mine))
+            parts[peer] = (bytes_of(entries).view(-1), rows.view(-1))
+        self._sequence = backend.exchange.send(self._call, parts, request.timeout_us)
 
     def _encode(self, rows: torch.Tensor) -> torch.Tensor:
         if not self._request.use_logfmt:
-            return _bytes_of(rows)
+            return bytes_of(rows)
         coded = numerics.encode_logfmt(rows)
-        return torch.cat(
-            [_bytes_of(t) for t in (coded.words, coded.extremes, coded.encoded)], dim=1
-        )
+        return torch.cat([bytes_of(t) for t in (coded.words, coded.extremes, coded.encoded)], dim=1)
 
     def _decode(self, payload: torch.Tensor) -> torch.Tensor:
         """float32 rows [N, H] from their bytes [N, B]."""
@@ -335,19 +253,19 @@ class _ReferenceCombine:
         request, backend = self._request, self._backend
         groups = self._hidden // numerics.GROUP
         row_bytes = 2 * self._hidden + (5 * groups if request.use_logfmt else 0)
-        arrived = backend.receive(
-            self._sequence, self._fields, request.timeout_us, request.wait_stats
+        arrived = backend.exchange.receive(
+            self._sequence, self._call, request.timeout_us, request.wait_stats
         )
         entries = [torch.empty((0, 3), dtype=torch.int64)]
         payloads = [torch.empty((0, row_bytes), dtype=torch.uint8)]
-        for _, message in arrived:
-            entries.append(message.parts[0].view(torch.int32).view(-1, 3).long())
-            payloads.append(message.parts[1].view(-1, row_bytes))
+        for _, (entry, payload) in arrived:
+            entries.append(entry.view(torch.int32).view(-1, 3).long())
+            payloads.append(payload.view(-1, row_bytes))
         topk_idx, weights = request.topk_idx.cpu(), request.topk_weights.cpu()
         routing.check_experts(topk_idx, request.num_experts, backend.rank)
         row_of = routing.rows_by_choice(torch.cat(entries), topk_idx)
         owners = topk_idx.div(request.num_experts // backend.size, rounding_mode="floor")
-        wanted = (topk_idx >= 0) & ~torch.tensor(backend.masked)[owners.clamp_min(0)]
+        wanted = (topk_idx >= 0) & ~torch.tensor(backend.exchange.masked)[owners.clamp_min(0)]
         self._require_all(wanted & (row_of < 0), owners)
         payload = torch.cat(payloads)
         total = torch.zeros(request.out.shape, dtype=torch.float32)

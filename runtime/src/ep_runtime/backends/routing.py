@@ -17,8 +17,6 @@ from ep_runtime.backends.base import DispatchRequest, DispatchResult
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ep_runtime.backends.messages import Message
-
 
 @dataclass(frozen=True)
 class Routes:
@@ -92,16 +90,18 @@ class ReceivedRows:
     payload: torch.Tensor
 
     @classmethod
-    def collect(cls, arrived: Iterable[tuple[int, Message]], row_bytes: int) -> ReceivedRows:
-        """Read the messages of ``Routes.to_rank`` entries and payload rows of ``row_bytes``."""
+    def collect(
+        cls, arrived: Iterable[tuple[int, tuple[torch.Tensor, ...]]], row_bytes: int
+    ) -> ReceivedRows:
+        """Read each source rank's parts: ``Routes.to_rank`` entries, and rows of ``row_bytes``."""
         sources = [torch.empty(0, dtype=torch.int64)]
         entries = [torch.empty((0, 4), dtype=torch.int64)]
         payloads = [torch.empty((0, row_bytes), dtype=torch.uint8)]
         first = 0
-        for source, message in arrived:
-            entry = message.parts[0].view(torch.int32).view(-1, 4).long()
+        for source, (entries_bytes, payload_bytes) in arrived:
+            entry = entries_bytes.view(torch.int32).view(-1, 4).long()
             entry[:, 0] += first
-            payload = message.parts[1].view(-1, row_bytes)
+            payload = payload_bytes.view(-1, row_bytes)
             first += payload.shape[0]
             sources.append(torch.full((entry.shape[0],), source))
             entries.append(entry)
