@@ -81,4 +81,4 @@ def test_without_a_driver_an_engine_is_a_python_error() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(RuntimeError):
-        _cuda.Engine(0, 4096, 0, 1, False)
+        _cuda.PeerEngine(0, 4096, 0, 1, False)

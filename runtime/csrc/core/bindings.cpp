@@ -25,22 +25,17 @@ void bind_layout(py::module_& m) {
       .def_readonly("route_offset", &LowLatencyLayout::route_offset)
       .def_readonly("payload_offset", &LowLatencyLayout::payload_offset)
       .def_readonly("scales_offset", &LowLatencyLayout::scales_offset)
-      .def_readonly("dispatch_ack", &LowLatencyLayout::dispatch_ack)
-      .def_readonly("combine_ack", &LowLatencyLayout::combine_ack)
+      .def_readonly("ack", &LowLatencyLayout::ack)
       .def_readonly("barrier", &LowLatencyLayout::barrier)
       .def_readonly("dispatch_count", &LowLatencyLayout::dispatch_count)
-      .def_readonly("dispatch_rows", &LowLatencyLayout::dispatch_rows)
       .def_readonly("combine_flag", &LowLatencyLayout::combine_flag)
       .def_readonly("dispatch_row", &LowLatencyLayout::dispatch_row)
       .def_readonly("combine_row", &LowLatencyLayout::combine_row)
       .def_readonly("total_bytes", &LowLatencyLayout::total_bytes)
-      .def("dispatch_ack_at", &LowLatencyLayout::dispatch_ack_at, py::arg("rank"))
-      .def("combine_ack_at", &LowLatencyLayout::combine_ack_at, py::arg("rank"))
+      .def("ack_at", &LowLatencyLayout::ack_at, py::arg("rank"))
       .def("barrier_at", &LowLatencyLayout::barrier_at, py::arg("rank"))
       .def("dispatch_count_at", &LowLatencyLayout::dispatch_count_at, py::arg("slot"),
-           py::arg("local_expert"), py::arg("source_rank"))
-      .def("dispatch_rows_at", &LowLatencyLayout::dispatch_rows_at, py::arg("slot"),
-           py::arg("source_rank"))
+           py::arg("source_rank"), py::arg("local_expert"))
       .def("combine_flag_at", &LowLatencyLayout::combine_flag_at, py::arg("slot"), py::arg("token"),
            py::arg("k"))
       .def("dispatch_row_at", &LowLatencyLayout::dispatch_row_at, py::arg("slot"),

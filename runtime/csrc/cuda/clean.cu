@@ -11,8 +11,12 @@ constexpr int kCleanThreads = 1024;
 __device__ void barrier(const CleanParams& p, uint64_t value, const Timing& timing) {
   const int peer = threadIdx.x;
   if (peer < p.context.num_ranks && !is_masked(p.context, peer)) {
-    store_release_system(word_at(p.context.peers[peer], p.layout.barrier_at(p.context.rank)),
-                         value);
+    const uint64_t offset = p.layout.barrier_at(p.context.rank);
+    if (only_by_put(p.context, peer)) {
+      if constexpr (kMayPut) put_word(p.context, peer, offset, value);
+    } else {
+      store_release_system(word_at(peer_base(p.context, peer), offset), value);
+    }
     uint64_t word;
     // A peer may already be one barrier ahead.
     wait_word(p.context, word_at(p.context.local, p.layout.barrier_at(peer)), timing.start_ns,
@@ -44,6 +48,7 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
     const uint64_t now = global_nanoseconds();
     shared_timing = {now, now + p.timeout_ns};
     clean = ++p.context.counters->cleans;
+    if constexpr (kMayPut) drain_puts();  // no row of ours may land behind a peer's zeroes
   }
   __syncthreads();
   barrier(p, 2 * clean - 1, shared_timing);
@@ -53,7 +58,7 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
     settle(counters.combine_sends, counters.combine_receives);
   }
   uint8_t* local = p.context.local;
-  zero_words(local, p.layout.dispatch_ack, p.layout.barrier);
+  zero_words(local, p.layout.ack, p.layout.barrier);
   zero_words(local, p.layout.dispatch_count, p.layout.dispatch_row);
   const uint64_t rows = kSlots * p.context.num_ranks * p.layout.max_tokens;
   for (uint64_t row = threadIdx.x; row < rows; row += kCleanThreads) {

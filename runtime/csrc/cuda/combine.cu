@@ -14,34 +14,25 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
   extern __shared__ int begins[];  // [L + 1]
   __shared__ Destination destination;
   __shared__ CombineReceiveShared receive;
-  __shared__ uint64_t shared_epoch;
-  __shared__ Timing shared_timing;
+  __shared__ LaunchShared launch;
 
   Counters* counters = p.context.counters;
-  if (threadIdx.x == 0) {
-    const uint64_t now = global_nanoseconds();
-    shared_timing = {now, now + p.timeout_ns};
-    if (p.phases & kSend) {
-      shared_epoch = next_epoch(&counters->combine_sends);
-      add_release_gpu(&counters->combine_sends, ticket_share());
-      if (blockIdx.x == 0) *p.op_epoch = shared_epoch;
-    } else {
-      shared_epoch = *p.op_epoch;
-    }
-  }
+  begin_launch(p.context, p.layout, p.phases, &counters->combine_sends, p.op_epoch, p.timeout_ns,
+               launch);
+  if ((p.phases & kSend) && threadIdx.x >= blockDim.x - 32) load_row_begins(p, begins);
+  Selection selection = {-1, 0.0f};
+  if (p.phases & kReceive) selection = load_selection(p, blockIdx.x / parts_of_token(p));
   __syncthreads();
-  const uint64_t epoch = shared_epoch;
-  const Timing timing = shared_timing;
 
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
-  if (p.phases & kSend) combine_send(p, begins, destination, epoch, timing);
+  if (p.phases & kSend) combine_send(p, launch, begins, destination);
   if (p.phases & kReceive) {
-    combine_receive<kLogfmt>(p, receive, epoch, timing);
+    combine_receive<kLogfmt>(p, launch, receive, selection);
     __syncthreads();
     if (threadIdx.x == 0) {
-      add_release_gpu(&counters->combine_receives[slot_of(epoch)], ticket_share());
+      add_relaxed_gpu(&counters->combine_receives[slot_of(launch.epoch)], ticket_share());
     }
   }
 }

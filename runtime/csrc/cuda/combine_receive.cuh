@@ -14,22 +14,41 @@ struct CombineReceiveShared {
   float weight[kMaxTopk];
 };
 
+// One selection of a token, held by the thread that will wait for its row.
+struct Selection {
+  int64_t expert;
+  float weight;
+};
+
+__device__ __forceinline__ Selection load_selection(const CombineParams& p, int token) {
+  const int k = threadIdx.x;
+  if (k >= p.num_topk || token >= p.num_tokens) return {-1, 0.0f};
+  return {p.topk_idx[token * p.num_topk + k], p.topk_weights[token * p.num_topk + k]};
+}
+
+// How many blocks share a token.
+__device__ __forceinline__ int parts_of_token(const CombineParams& p) {
+  const int chunks = p.hidden / kChannelsPerThread;
+  return max(1, min(static_cast<int>(gridDim.x) / max(1, p.num_tokens), (chunks + 31) / 32));
+}
+
 // Thread k waits for the row of selection k.
-__device__ __forceinline__ void wait_rows(const CombineParams& p, CombineReceiveShared& shared,
-                                          int token, bool count_wait, uint64_t epoch,
-                                          const Timing& timing) {
+__device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchShared& launch,
+                                          CombineReceiveShared& shared, const Selection& selection,
+                                          int token, bool count_wait) {
   const int k = threadIdx.x;
   if (k >= p.num_topk) return;
   shared.row[k] = nullptr;
-  const int64_t expert = p.topk_idx[token * p.num_topk + k];
+  const int64_t expert = selection.expert;
   if (expert < 0 || expert >= p.num_experts) return;
   const int rank = static_cast<int>(expert) / p.experts_per_rank;
   if (is_masked(p.context, rank)) return;
+  const uint64_t epoch = launch.epoch;
   const int slot = slot_of(epoch);
   const int64_t since = clock64();
   uint64_t word;
   if (!wait_word(p.context, word_at(p.context.local, p.layout.combine_flag_at(slot, token, k)),
-                 timing.start_ns, timing.deadline_ns,
+                 launch.timing.start_ns, launch.timing.deadline_ns,
                  WaitSite{Phase::kCombineReceive, rank, static_cast<int>(expert), token}, word,
                  [=](uint64_t value) { return value == epoch; })) {
     return;
@@ -38,7 +57,7 @@ __device__ __forceinline__ void wait_rows(const CombineParams& p, CombineReceive
     atomicAdd(p.wait_stats + rank, static_cast<unsigned long long>(clock64() - since));
   }
   shared.row[k] = p.context.local + p.layout.combine_row_at(slot, token, k);
-  shared.weight[k] = p.topk_weights[token * p.num_topk + k];
+  shared.weight[k] = selection.weight;
 }
 
 __device__ __forceinline__ void accumulate(const uint4& words, float weight, float* sums) {
@@ -81,17 +100,19 @@ __device__ __forceinline__ void sum_chunk(const CombineParams& p,
   }
 }
 
+// `selection` is that of the block's first token.
 template <bool kLogfmt>
-__device__ void combine_receive(const CombineParams& p, CombineReceiveShared& shared,
-                                uint64_t epoch, const Timing& timing) {
+__device__ void combine_receive(const CombineParams& p, const LaunchShared& launch,
+                                CombineReceiveShared& shared, Selection selection) {
   const int chunks = p.hidden / kChannelsPerThread;
   const int blocks = static_cast<int>(gridDim.x);
-  const int num_parts = max(1, min(blocks / max(1, p.num_tokens), (chunks + 31) / 32));
+  const int num_parts = parts_of_token(p);
   const int per_part = (chunks + num_parts - 1) / num_parts;
   for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
     const int token = unit / num_parts;
     const int part = unit % num_parts;
-    wait_rows(p, shared, token, part == 0, epoch, timing);
+    wait_rows(p, launch, shared, selection, token, part == 0);
+    selection = load_selection(p, (unit + blocks) / num_parts);
     __syncthreads();
     const int end = min(chunks, (part + 1) * per_part);
     for (int chunk = part * per_part + threadIdx.x; chunk < end; chunk += blockDim.x) {

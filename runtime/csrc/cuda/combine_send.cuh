@@ -6,6 +6,7 @@
 #include "combine.hpp"
 #include "device/logfmt.cuh"
 #include "device/protocol.cuh"
+#include "device/scan.cuh"
 
 namespace ep_runtime {
 
@@ -13,55 +14,78 @@ struct Destination {
   const uint8_t* source;
   uint8_t* row;  // null: nothing to send
   uint64_t* flag;
+  RowPut put;  // where `flag` is null
 };
 
-// Exclusive prefix sums of the experts' row counts by the first warp; begins[L] is the total.
-__device__ inline void load_row_begins(const CombineParams& p, int* begins) {
-  if (threadIdx.x >= 32) return;
-  const int lane = threadIdx.x;
+// Row counts of the experts to the first row of each; begins[L] is the total. One warp.
+__device__ __forceinline__ void load_row_begins(const CombineParams& p, int* begins) {
   const int num_ranks = p.context.num_ranks;
-  int carry = 0;
-  for (int first = 0; first < p.experts_per_rank; first += 32) {
-    int own = 0;
-    if (first + lane < p.experts_per_rank) {
-      const int64_t last = p.layout_range[(first + lane) * num_ranks + num_ranks - 1];
-      own = static_cast<int>(last >> 32) + static_cast<int>(last & 0xffffffff);
-    }
-    int sum = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    if (first + lane < p.experts_per_rank) begins[first + lane] = carry + sum - own;
-    carry += __shfl_sync(0xffffffffu, sum, 31);
-  }
-  if (lane == 0) begins[p.experts_per_rank] = carry;
+  warp_exclusive_sum(begins, p.experts_per_rank, [=](int expert) {
+    const int64_t last = p.layout_range[expert * num_ranks + num_ranks - 1];
+    return static_cast<int>(last >> 32) + static_cast<int>(last & 0xffffffff);
+  });
 }
 
-// One thread resolves where row number `row` of this rank goes, and waits until it may.
-__device__ inline Destination resolve_row(const CombineParams& p, const int* begins, int row,
-                                          uint64_t epoch, const Timing& timing) {
-  int low = 0;
-  int high = p.experts_per_rank;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (begins[middle] <= row ? low : high) = middle;
-  }
+// Rows that the mirror holds at once; a warp that sends row i also sends row i + mirror_rows().
+__device__ __forceinline__ int mirror_rows(const CombineParams& p, int num_warps) {
+  const int capacity = p.max_tokens * static_cast<int>(p.layout.topk_capacity);
+  return capacity / num_warps * num_warps;
+}
+
+// One thread resolves where row number `row` of this rank goes, and waits until it may. What can
+// only be put is built in the mirror's row `mirror_row`.
+__device__ inline Destination resolve_row(const CombineParams& p, const LaunchShared& launch,
+                                          const int* begins, int row, int mirror_row) {
+  const int expert = find_segment(begins, p.experts_per_rank, row);
   const int64_t place =
-      static_cast<int64_t>(low) * p.context.num_ranks * p.max_tokens + row - begins[low];
+      static_cast<int64_t>(expert) * p.context.num_ranks * p.max_tokens + row - begins[expert];
   const int token = p.src_info[place];
   const int back = p.src_info[static_cast<int64_t>(p.num_experts) * p.max_tokens + place];
   const int rank = back >> 8;
   if (is_masked(p.context, rank) ||
-      !wait_slot_free(p.context, word_at(p.context.local, p.layout.combine_ack_at(rank)), rank,
-                      epoch, timing, Phase::kCombineSend)) {
-    return {nullptr, nullptr, nullptr};
+      !wait_slot_free(p.context, p.layout, launch, Kind::kCombine, rank, Phase::kCombineSend)) {
+    return {};
   }
-  uint8_t* base = p.context.peers[rank];
-  const int slot = slot_of(epoch);
-  return {p.x + place * p.x_row_bytes, base + p.layout.combine_row_at(slot, token, back & 0xff),
-          word_at(base, p.layout.combine_flag_at(slot, token, back & 0xff))};
+  const int slot = slot_of(launch.epoch);
+  const uint8_t* source = p.x + place * p.x_row_bytes;
+  const uint64_t row_at = p.layout.combine_row_at(slot, token, back & 0xff);
+  const uint64_t flag_at = p.layout.combine_flag_at(slot, token, back & 0xff);
+  if constexpr (kMayPut) {
+    if (only_by_put(p.context, rank)) {
+      uint8_t* mirror = p.context.puts.mirror + p.layout.combine_row_at(slot, 0, 0) +
+                        mirror_row * p.layout.combine_row_stride;
+      return {
+          source,
+          mirror,
+          nullptr,
+          {mirror, row_at, flag_at, 2 * uint64_t(p.hidden) + kCombineTrailerBytes, rank, expert}};
+    }
+  }
+  uint8_t* base = peer_base(p.context, rank);
+  return {source, base + row_at, word_at(base, flag_at), {}};
+}
+
+// All lanes of one warp, which have written the row or seen it written. Nothing to do for a rank
+// that is masked.
+__device__ __forceinline__ void publish_row(const CombineParams& p, const Destination& destination,
+                                            uint64_t epoch) {
+  if constexpr (kMayPut) {
+    if (destination.flag == nullptr) {
+      put_row(p.context, destination.put, epoch);
+      return;
+    }
+  }
+  if (threadIdx.x % 32 == 0) store_release_system(destination.flag, epoch);
+}
+
+// The mirror's rows were put to any rank two operations ago: all of them must have read theirs.
+__device__ __forceinline__ void wait_mirror_free(const CombineParams& p,
+                                                 const LaunchShared& launch) {
+  for (int rank = threadIdx.x; rank < p.context.num_ranks; rank += blockDim.x) {
+    if (!only_by_put(p.context, rank) || is_masked(p.context, rank)) continue;
+    wait_slot_free(p.context, p.layout, launch, Kind::kCombine, rank, Phase::kCombineSend);
+  }
+  __syncthreads();
 }
 
 __device__ __forceinline__ void copy_row(const Destination& destination, int words, int thread,
@@ -116,14 +140,25 @@ __device__ __forceinline__ void encode_row(const Destination& destination, int h
 }
 
 // Many rows: each warp takes its own, so that all of them are in flight at once.
-__device__ inline void send_rows_by_warp(const CombineParams& p, const int* begins, uint64_t epoch,
-                                         const Timing& timing) {
+__device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchShared& launch,
+                                         const int* begins) {
   const int lane = threadIdx.x % 32;
-  const int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
+  int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
+  const bool mirrored = kMayPut && p.context.puts.mirror != nullptr;
+  if (mirrored) {
+    num_warps = min(num_warps, p.max_tokens * static_cast<int>(p.layout.topk_capacity));
+  }
+  const int ring = mirrored ? mirror_rows(p, num_warps) : 1;
   const int num_rows = begins[p.experts_per_rank];
-  for (int row = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x); row < num_rows;
-       row += num_warps) {
-    const Destination destination = resolve_row(p, begins, row, epoch, timing);
+  const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
+  for (int row = warp; warp < num_warps && row < num_rows; row += num_warps) {
+    if constexpr (kMayPut) {
+      if (mirrored && row >= ring && row % ring < num_warps) {
+        if (lane == 0) drain_puts();  // this warp's earlier rows leave the mirror
+        __syncwarp();
+      }
+    }
+    const Destination destination = resolve_row(p, launch, begins, row, row % ring);
     // Lanes resolve for themselves, and only lanes that all may send do send.
     if (!__all_sync(0xffffffffu, destination.row != nullptr)) continue;
     if (p.use_logfmt) {
@@ -132,37 +167,39 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const int* begi
       copy_row(destination, p.hidden / 8, lane, 32);
     }
     __syncwarp();
-    if (lane == 0) store_release_system(destination.flag, epoch);
+    publish_row(p, destination, launch.epoch);
   }
 }
 
 // Few rows: a whole block shares each, so that no single warp copies 14 KB alone.
-__device__ inline void send_rows_by_block(const CombineParams& p, const int* begins,
-                                          Destination& shared, uint64_t epoch,
-                                          const Timing& timing) {
+__device__ inline void send_rows_by_block(const CombineParams& p, const LaunchShared& launch,
+                                          const int* begins, Destination& shared) {
   const int num_rows = begins[p.experts_per_rank];
   for (int row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    if (threadIdx.x == 0) shared = resolve_row(p, begins, row, epoch, timing);
+    if (threadIdx.x == 0) shared = resolve_row(p, launch, begins, row, row);
     __syncthreads();
-    const Destination destination = shared;
-    if (destination.row != nullptr) {
-      copy_row(destination, p.hidden / 8, threadIdx.x, blockDim.x);
+    if (shared.row != nullptr) {
+      copy_row(shared, p.hidden / 8, threadIdx.x, blockDim.x);
     }
     __syncthreads();
-    if (threadIdx.x == 0 && destination.row != nullptr) {
-      store_release_system(destination.flag, epoch);
-    }
+    if (threadIdx.x < 32 && shared.row != nullptr) publish_row(p, shared, launch.epoch);
+    __syncthreads();
   }
 }
 
-__device__ inline void combine_send(const CombineParams& p, int* begins, Destination& shared,
-                                    uint64_t epoch, const Timing& timing) {
-  load_row_begins(p, begins);
-  __syncthreads();
-  if (begins[p.experts_per_rank] <= 2 * static_cast<int>(gridDim.x) && !p.use_logfmt) {
-    send_rows_by_block(p, begins, shared, epoch, timing);
+__device__ inline void combine_send(const CombineParams& p, const LaunchShared& launch,
+                                    const int* begins, Destination& shared) {
+  int few = 2 * static_cast<int>(gridDim.x);
+  if constexpr (kMayPut) {
+    if (p.context.puts.mirror != nullptr) {
+      wait_mirror_free(p, launch);
+      few = min(few, p.max_tokens * static_cast<int>(p.layout.topk_capacity));
+    }
+  }
+  if (begins[p.experts_per_rank] <= few && !p.use_logfmt) {
+    send_rows_by_block(p, launch, begins, shared);
   } else {
-    send_rows_by_warp(p, begins, epoch, timing);
+    send_rows_by_warp(p, launch, begins);
   }
 }
 

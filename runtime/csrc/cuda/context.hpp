@@ -44,12 +44,25 @@ struct Counters {
   uint64_t combine_receives[2];
 };
 
+// For peers that plain stores don't reach; see device/put.cuh.
+struct Puts {
+  uint8_t* mirror;         // laid out like symmetric memory, holds what is on its way; null: unused
+  const int* queue_pairs;  // handles, one per local expert; null: the transport chooses
+  int num_queue_pairs;
+  int break_order;  // for tests: publish rows before their data
+};
+
+// So many peer addresses travel with a launch: reading them costs no trip to memory.
+constexpr int kInlinePeers = 16;
+
 struct DeviceContext {
-  uint8_t* const* peers;  // [num_ranks] symmetric memory of every rank, mapped here
-  uint8_t* local;         // peers[rank]
+  uint8_t* const* peers;  // [num_ranks] memory of every rank, mapped here, or null: only by puts
+  uint8_t* inline_peers[kInlinePeers];
+  uint8_t* local;  // peers[rank]
   Counters* counters;
   int* mask;  // [num_ranks]
   ProblemRecord* problem;
+  Puts puts;
   int rank;
   int num_ranks;
   int enable_shrink;

@@ -18,43 +18,33 @@ __global__ void __launch_bounds__(kDispatchThreads, 1)
   uint32_t* table =                                 // [T, K]
       p.stage_selections ? reinterpret_cast<uint32_t*>(histogram + p.experts_per_rank) : nullptr;
   __shared__ DispatchSendShared send;
-  __shared__ uint64_t shared_epoch;
-  __shared__ Timing shared_timing;
+  __shared__ LaunchShared launch;
 
   Counters* counters = p.context.counters;
-  if (threadIdx.x == 0) {
-    const uint64_t now = global_nanoseconds();
-    shared_timing = {now, now + p.timeout_ns};
-    if (p.phases & kSend) {
-      shared_epoch = next_epoch(&counters->dispatch_sends);
-      add_release_gpu(&counters->dispatch_sends, ticket_share());
-      if (blockIdx.x == 0) *p.op_epoch = shared_epoch;
-    } else {
-      shared_epoch = *p.op_epoch;
-    }
-  }
+  begin_launch(p.context, p.layout, p.phases, &counters->dispatch_sends, p.op_epoch, p.timeout_ns,
+               launch);
   if (p.phases & kSend) stage_selections(p, table);
   __syncthreads();
-  const uint64_t epoch = shared_epoch;
-  const Timing timing = shared_timing;
 
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
   if (p.phases & kSend) {
-    send_counts(p, send, table, histogram, epoch, timing);
-    send_rows<kFp8>(p, send, table, epoch, timing);
+    send_counts(p, send, launch, table, histogram);
+    send_rows<kFp8>(p, send, launch, table);
   }
   if (p.phases & kReceive) {
-    receive_counts(p, counts, rows, epoch, timing);
+    receive_counts(p, launch, counts, rows);
     __syncthreads();
+    if (threadIdx.x >= blockDim.x - 32) {
+      warp_exclusive_sum(rows, p.context.num_ranks, [=](int rank) { return rows[rank]; });
+    }
     place_ranks(p, counts);
-    prefix_rows(rows, p.context.num_ranks);
     __syncthreads();
-    receive_rows<kFp8>(p, counts, rows, epoch, timing);
+    receive_rows<kFp8>(p, launch, counts, rows);
     __syncthreads();
     if (threadIdx.x == 0) {
-      add_release_gpu(&counters->dispatch_receives[slot_of(epoch)], ticket_share());
+      add_relaxed_gpu(&counters->dispatch_receives[slot_of(launch.epoch)], ticket_share());
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include "device/protocol.cuh"
 #include "device/quantize.cuh"
+#include "device/scan.cuh"
 #include "dispatch.hpp"
 
 namespace ep_runtime {
@@ -15,30 +16,31 @@ __device__ __forceinline__ void add_wait(const DispatchParams& p, int source, in
 }
 
 // Every block learns all counts: `counts` [L, R], `rows` [R].
-__device__ inline void receive_counts(const DispatchParams& p, int* counts, int* rows,
-                                      uint64_t epoch, const Timing& timing) {
+__device__ inline void receive_counts(const DispatchParams& p, const LaunchShared& launch,
+                                      int* counts, int* rows) {
   const int num_ranks = p.context.num_ranks;
-  const int slot = slot_of(epoch);
-  const uint64_t* count_words = word_at(p.context.local, p.layout.dispatch_count_at(slot, 0, 0));
-  const uint64_t* row_words = word_at(p.context.local, p.layout.dispatch_rows_at(slot, 0));
+  const int per_rank = p.experts_per_rank + 1;
+  const uint64_t epoch = launch.epoch;
+  const uint64_t* words =
+      word_at(p.context.local, p.layout.dispatch_count_at(slot_of(epoch), 0, 0));
   const auto arrived = [=](uint64_t word) { return has_tag(word, epoch); };
-  for (int i = threadIdx.x; i < p.num_experts + num_ranks; i += blockDim.x) {
-    const bool is_count = i < p.num_experts;
-    const int source = is_count ? i % num_ranks : i - p.num_experts;
-    const int expert = is_count ? i / num_ranks : -1;
+  for (int i = threadIdx.x; i < num_ranks * per_rank; i += blockDim.x) {
+    const int source = i / per_rank;
+    const int expert = i - source * per_rank;
+    const bool is_count = expert < p.experts_per_rank;
     int value = 0;
     if (!is_masked(p.context, source)) {
       const int64_t since = clock64();
       uint64_t word;
       const WaitSite site{Phase::kDispatchReceive, source,
                           is_count ? p.context.rank * p.experts_per_rank + expert : -1, -1};
-      if (wait_word(p.context, is_count ? count_words + i : row_words + source, timing.start_ns,
-                    timing.deadline_ns, site, word, arrived)) {
+      if (wait_word(p.context, words + i, launch.timing.start_ns, launch.timing.deadline_ns, site,
+                    word, arrived)) {
         value = static_cast<int>(static_cast<uint32_t>(word));
       }
       if (is_count && blockIdx.x == 0) add_wait(p, source, since);
     }
-    (is_count ? counts[i] : rows[source]) = value;
+    (is_count ? counts[expert * num_ranks + source] : rows[source]) = value;
   }
 }
 
@@ -59,36 +61,6 @@ __device__ inline void place_ranks(const DispatchParams& p, int* counts) {
     p.recv_count[e] = begin;
     if (p.cumulative_stats != nullptr) atomicAdd(p.cumulative_stats + e, begin);
   }
-}
-
-// Exclusive prefix sum of rows[0..n) by the last warp; rows[n] becomes the total.
-__device__ inline void prefix_rows(int* rows, int n) {
-  if (threadIdx.x < blockDim.x - 32) return;
-  const int lane = threadIdx.x % 32;
-  int carry = 0;
-  for (int first = 0; first < n; first += 32) {
-    const int own = first + lane < n ? rows[first + lane] : 0;
-    int sum = own;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-      if (lane >= offset) sum += other;
-    }
-    if (first + lane < n) rows[first + lane] = carry + sum - own;
-    carry += __shfl_sync(0xffffffffu, sum, 31);
-  }
-  if (lane == 0) rows[n] = carry;
-}
-
-// Last index in the ascending `begins` whose value is not above `position`.
-__device__ __forceinline__ int find_segment(const int* begins, int n, int position) {
-  int low = 0;
-  int high = n;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (begins[middle] <= position ? low : high) = middle;
-  }
-  return low;
 }
 
 // Copies part `part` of `num_parts` of one arrived row to all its places. Lane l knows entry l.
@@ -147,40 +119,42 @@ __device__ __forceinline__ void scatter_scales(const DispatchParams& p, const ui
 }
 
 template <bool kFp8>
-__device__ inline void receive_row(const DispatchParams& p, const int* begins, int source,
-                                   int row_index, int part, int num_parts, uint64_t epoch,
-                                   const Timing& timing) {
+__device__ inline void receive_row(const DispatchParams& p, const LaunchShared& launch,
+                                   const int* begins, int source, int row_index, int part,
+                                   int num_parts) {
   const int lane = threadIdx.x % 32;
   const int rows_per_expert = p.context.num_ranks * p.max_tokens;
+  const uint64_t epoch = launch.epoch;
   const uint8_t* row =
       p.context.local + p.layout.dispatch_row_at(slot_of(epoch), source, row_index);
   int arrived = 0;
   if (lane == 0) {
     const int64_t since = clock64();
     uint64_t word;
-    arrived =
-        wait_word(p.context, reinterpret_cast<const uint64_t*>(row), timing.start_ns,
-                  timing.deadline_ns, WaitSite{Phase::kDispatchReceive, source, -1, row_index},
-                  word, [=](uint64_t value) { return value == epoch; });
+    arrived = wait_word(p.context, reinterpret_cast<const uint64_t*>(row), launch.timing.start_ns,
+                        launch.timing.deadline_ns,
+                        WaitSite{Phase::kDispatchReceive, source, -1, row_index}, word,
+                        [=](uint64_t value) { return value == epoch; });
     if (part == 0) add_wait(p, source, since);
   }
   if (!__shfl_sync(0xffffffffu, arrived, 0)) return;
   __syncwarp();  // a shuffle passes values, not lane 0's acquire
+  // The entry is read beside the count that says whether it is one: rows have room for all lanes.
   const uint2 head = *reinterpret_cast<const uint2*>(row + 8);
+  const uint64_t entry = lane < p.layout.topk_capacity
+                             ? reinterpret_cast<const uint64_t*>(row + p.layout.route_offset)[lane]
+                             : 0xffffu;
   const int num_places = static_cast<int>(head.y);
+  const int expert = static_cast<int>(entry & 0xffffu);
   int place = -1;
-  if (lane < num_places) {
-    const uint64_t entry = reinterpret_cast<const uint64_t*>(row + p.layout.route_offset)[lane];
-    const int expert = static_cast<int>(entry & 0xffffu);
-    if (expert != 0xffff) {
-      place = expert * rows_per_expert + begins[expert * p.context.num_ranks + source] +
-              static_cast<int>(entry >> 32);
-      if (part == 0) {
-        p.src_info[place] = static_cast<int>(head.x);
-        // The combine needs the source rank and the place in the top-k row to answer.
-        p.src_info[p.num_experts * p.max_tokens + place] =
-            source << 8 | static_cast<int>((entry >> 16) & 0xffu);
-      }
+  if (lane < num_places && expert != 0xffff) {
+    place = expert * rows_per_expert + begins[expert * p.context.num_ranks + source] +
+            static_cast<int>(entry >> 32);
+    if (part == 0) {
+      p.src_info[place] = static_cast<int>(head.x);
+      // The combine needs the source rank and the place in the top-k row to answer.
+      p.src_info[p.num_experts * p.max_tokens + place] =
+          source << 8 | static_cast<int>((entry >> 16) & 0xffu);
     }
   }
   scatter_row<kFp8>(p, row, place, num_places, part, num_parts);
@@ -188,8 +162,8 @@ __device__ inline void receive_row(const DispatchParams& p, const int* begins, i
 }
 
 template <bool kFp8>
-__device__ void receive_rows(const DispatchParams& p, const int* begins, const int* row_begins,
-                             uint64_t epoch, const Timing& timing) {
+__device__ void receive_rows(const DispatchParams& p, const LaunchShared& launch, const int* begins,
+                             const int* row_begins) {
   const int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
   const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
   const int num_rows = row_begins[p.context.num_ranks];
@@ -199,8 +173,8 @@ __device__ void receive_rows(const DispatchParams& p, const int* begins, const i
   for (int unit = warp; unit < num_rows * num_parts; unit += num_warps) {
     const int row = unit / num_parts;
     const int source = find_segment(row_begins, p.context.num_ranks, row);
-    receive_row<kFp8>(p, begins, source, row - row_begins[source], unit % num_parts, num_parts,
-                      epoch, timing);
+    receive_row<kFp8>(p, launch, begins, source, row - row_begins[source], unit % num_parts,
+                      num_parts);
   }
 }
 

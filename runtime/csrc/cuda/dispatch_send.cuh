@@ -14,12 +14,20 @@ namespace ep_runtime {
 
 constexpr uint32_t kNothing = 0xffffffffu;
 
+// Where one copy of the token at hand is written; `put_rank` is -1 where that is the peer itself.
+struct RowTarget {
+  uint8_t* row;
+  int put_rank;
+  int put_index;
+  int put_expert;
+};
+
 struct DispatchSendShared {
   uint32_t selection[kMaxTopk];  // of the token at hand
   int index[kMaxTopk];           // earlier rows for the same expert
   int slot[kMaxTopk];            // earlier rows for the same rank
-  uint8_t* destination[kMaxTopk];
-  int num_destinations;
+  RowTarget target[kMaxTopk];
+  int num_targets;
   int rows;
   int may_send;
 };
@@ -58,8 +66,9 @@ __device__ __forceinline__ uint32_t selection_at(const DispatchParams& p, const 
   return table != nullptr ? table[entry] : read_selection(p, entry);
 }
 
-__device__ __forceinline__ const uint64_t* dispatch_ack_word(const DispatchParams& p, int rank) {
-  return word_at(p.context.local, p.layout.dispatch_ack_at(rank));
+__device__ __forceinline__ bool may_send_to(const DispatchParams& p, const LaunchShared& launch,
+                                            int rank) {
+  return wait_slot_free(p.context, p.layout, launch, Kind::kDispatch, rank, Phase::kDispatchSend);
 }
 
 // How many rows of earlier tokens precede this token's, per expert and per destination rank.
@@ -96,10 +105,23 @@ __device__ __forceinline__ void count_earlier(const DispatchParams& p, DispatchS
   }
 }
 
+// The mirror of a peer's memory is ordered by destination where the peer's is by source.
+__device__ __forceinline__ RowTarget row_target(const DispatchParams& p, int rank, int index,
+                                                int local_expert, int slot) {
+  if constexpr (kMayPut) {
+    if (only_by_put(p.context, rank)) {
+      return {p.context.puts.mirror + p.layout.dispatch_row_at(slot, rank, index), rank, index,
+              local_expert};
+    }
+  }
+  return {peer_base(p.context, rank) + p.layout.dispatch_row_at(slot, p.context.rank, index), -1, 0,
+          0};
+}
+
 // Lane k of the first warp writes the header entry of selection k and, for the first selection of
 // a destination, the header itself.
 __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSendShared& shared,
-                                             int token, uint64_t epoch, const Timing& timing) {
+                                             const LaunchShared& launch, int token) {
   const int k = threadIdx.x;
   const uint32_t own = k < p.num_topk ? shared.selection[k] : kNothing;
   const int rank = rank_of(own);
@@ -113,32 +135,31 @@ __device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSe
     same_rank_before += j < k;
     same_expert_before += j < k && other == own;
   }
-  const bool usable = own != kNothing && wait_slot_free(p.context, dispatch_ack_word(p, rank), rank,
-                                                        epoch, timing, Phase::kDispatchSend);
-  uint8_t* row = nullptr;
+  const bool usable = own != kNothing && may_send_to(p, launch, rank);
+  RowTarget target = {};
   if (usable) {
-    row = p.context.peers[rank] +
-          p.layout.dispatch_row_at(slot_of(epoch), p.context.rank, shared.slot[k]);
+    const int local_expert = expert_of(own) - rank * p.experts_per_rank;
+    target = row_target(p, rank, shared.slot[k], local_expert, slot_of(launch.epoch));
     const int index = shared.index[k] + same_expert_before;
     // An entry without an expert is skipped by the receiver.
     uint64_t entry = 0xffffu;
     if (index < p.max_tokens) {
-      entry = static_cast<uint64_t>(expert_of(own) - rank * p.experts_per_rank) |
-              static_cast<uint64_t>(k) << 16 | static_cast<uint64_t>(index) << 32;
+      entry = static_cast<uint64_t>(local_expert) | static_cast<uint64_t>(k) << 16 |
+              static_cast<uint64_t>(index) << 32;
     } else {
       record_problem(p.context, Problem::kTooManyRows,
                      WaitSite{Phase::kDispatchSend, rank, expert_of(own), token}, 0);
     }
-    word_at(row, p.layout.route_offset)[same_rank_before] = entry;
+    word_at(target.row, p.layout.route_offset)[same_rank_before] = entry;
     if (same_rank_before == 0) {
-      *reinterpret_cast<uint2*>(row + 8) =
+      *reinterpret_cast<uint2*>(target.row + 8) =
           make_uint2(static_cast<uint32_t>(token), static_cast<uint32_t>(same_rank));
     }
   }
   const bool first = usable && same_rank_before == 0;
   const uint32_t firsts = __ballot_sync(0xffffffffu, first);
-  if (first) shared.destination[__popc(firsts & ((1u << k) - 1u))] = row;
-  if (k == 0) shared.num_destinations = __popc(firsts);
+  if (first) shared.target[__popc(firsts & ((1u << k) - 1u))] = target;
+  if (k == 0) shared.num_targets = __popc(firsts);
 }
 
 template <bool kFp8>
@@ -152,8 +173,8 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
     if constexpr (kFp8) {
       uint4 packed;
       const float inverse = quantize_chunk(first, second, p.round_scale, packed);
-      for (int d = 0; d < shared.num_destinations; ++d) {
-        uint8_t* row = shared.destination[d];
+      for (int d = 0; d < shared.num_targets; ++d) {
+        uint8_t* row = shared.target[d].row;
         store_stream(reinterpret_cast<uint4*>(row + p.layout.payload_offset) + chunk, packed);
         if (chunk % kThreadsPerScale == 0) {
           reinterpret_cast<float*>(row + p.layout.scales_offset)[chunk / kThreadsPerScale] =
@@ -161,9 +182,9 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
         }
       }
     } else {
-      for (int d = 0; d < shared.num_destinations; ++d) {
+      for (int d = 0; d < shared.num_targets; ++d) {
         uint4* out =
-            reinterpret_cast<uint4*>(shared.destination[d] + p.layout.payload_offset) + 2 * chunk;
+            reinterpret_cast<uint4*>(shared.target[d].row + p.layout.payload_offset) + 2 * chunk;
         store_stream(out, first);
         store_stream(out + 1, second);
       }
@@ -171,9 +192,35 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
   }
 }
 
+// The flag follows the row: a release store where the peer is mapped, else a put of both by a warp.
+template <bool kFp8>
+__device__ __forceinline__ void publish_rows(const DispatchParams& p,
+                                             const DispatchSendShared& shared, uint64_t epoch) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread < shared.num_targets && shared.target[thread].put_rank < 0) {
+    store_release_system(reinterpret_cast<uint64_t*>(shared.target[thread].row), epoch);
+  }
+  if constexpr (kMayPut) {
+    const uint64_t payload =
+        kFp8 ? p.hidden + p.hidden / kChannelsPerScale * sizeof(float) : uint64_t{2} * p.hidden;
+    // Scales may end in the middle of a word; the row has room for the whole of it.
+    const uint64_t bytes = (p.layout.payload_offset - kWordBytes + payload + 7) / 8 * 8;
+    for (int d = thread / 32; d < shared.num_targets; d += blockDim.x / 32) {
+      const RowTarget& target = shared.target[d];
+      if (target.put_rank < 0) continue;
+      const uint64_t at =
+          p.layout.dispatch_row_at(slot_of(epoch), p.context.rank, target.put_index);
+      put_row(
+          p.context,
+          {target.row + kWordBytes, at + kWordBytes, at, bytes, target.put_rank, target.put_expert},
+          epoch);
+    }
+  }
+}
+
 template <bool kFp8>
 __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
-                          const uint32_t* table, uint64_t epoch, const Timing& timing) {
+                          const LaunchShared& launch, const uint32_t* table) {
   const int row_words = p.hidden / 8;  // 16-byte words of a BF16 row
   for (int token = blockIdx.x; token < p.num_tokens; token += gridDim.x) {
     const uint4* source = p.x + static_cast<int64_t>(token) * row_words;
@@ -191,27 +238,25 @@ __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
     __syncthreads();
     count_earlier(p, shared, table, token);
     __syncthreads();
-    if (threadIdx.x < 32) address_rows(p, shared, token, epoch, timing);
+    if (threadIdx.x < 32) address_rows(p, shared, launch, token);
     __syncthreads();
     store_row<kFp8>(p, shared, source, first, second);
     __syncthreads();
-    if (threadIdx.x < shared.num_destinations) {
-      store_release_system(reinterpret_cast<uint64_t*>(shared.destination[threadIdx.x]), epoch);
-    }
+    publish_rows<kFp8>(p, shared, launch.epoch);
   }
 }
 
 // `histogram` has room for the experts of one rank.
 __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& shared,
-                                   const uint32_t* table, int* histogram, uint64_t epoch,
-                                   const Timing& timing) {
+                                   const LaunchShared& launch, const uint32_t* table,
+                                   int* histogram) {
+  const uint64_t epoch = launch.epoch;
+  const int slot = slot_of(epoch);
   for (int peer = gridDim.x - 1 - blockIdx.x; peer < p.context.num_ranks; peer += gridDim.x) {
     for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) histogram[e] = 0;
     if (threadIdx.x == 0) {
       shared.rows = 0;
-      shared.may_send =
-          !is_masked(p.context, peer) && wait_slot_free(p.context, dispatch_ack_word(p, peer), peer,
-                                                        epoch, timing, Phase::kDispatchSend);
+      shared.may_send = !is_masked(p.context, peer) && may_send_to(p, launch, peer);
     }
     __syncthreads();
     for (int token = threadIdx.x; token < p.num_tokens; token += blockDim.x) {
@@ -226,15 +271,21 @@ __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& 
     }
     __syncthreads();
     if (shared.may_send) {
-      uint8_t* base = p.context.peers[peer];
-      const int slot = slot_of(epoch);
-      for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) {
-        store_relaxed_system(word_at(base, p.layout.dispatch_count_at(slot, e, p.context.rank)),
-                             tagged(epoch, min(histogram[e], p.max_tokens)));
+      const bool by_put = only_by_put(p.context, peer);
+      uint64_t* words =
+          by_put ? word_at(p.context.puts.mirror, p.layout.dispatch_count_at(slot, peer, 0))
+                 : word_at(peer_base(p.context, peer),
+                           p.layout.dispatch_count_at(slot, p.context.rank, 0));
+      for (int e = threadIdx.x; e <= p.experts_per_rank; e += blockDim.x) {
+        const int count = e < p.experts_per_rank ? min(histogram[e], p.max_tokens) : shared.rows;
+        store_relaxed_system(words + e, tagged(epoch, count));
       }
-      if (threadIdx.x == 0) {
-        store_relaxed_system(word_at(base, p.layout.dispatch_rows_at(slot, p.context.rank)),
-                             tagged(epoch, shared.rows));
+      if constexpr (kMayPut) {
+        __syncthreads();
+        if (by_put && threadIdx.x < 32) {
+          put_words(p.context, peer, p.layout.dispatch_count_at(slot, p.context.rank, 0),
+                    reinterpret_cast<const uint8_t*>(words), (p.experts_per_rank + 1) * kWordBytes);
+        }
       }
     }
     __syncthreads();

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "driver.hpp"
 
 namespace ep_runtime {
 
@@ -23,9 +26,13 @@ DevicePointer<T> allocate(size_t count) {
 
 }  // namespace
 
-Engine::Engine(int device, uint64_t bytes, int rank, int num_ranks, bool enable_shrink)
-    : device_(device), rank_(rank), num_ranks_(num_ranks), enable_shrink_(enable_shrink) {
-  memory_ = std::make_unique<SymmetricMemory>(device, bytes, rank, num_ranks);
+Engine::Engine(std::unique_ptr<Memory> memory, int device, int rank, int num_ranks,
+               bool enable_shrink)
+    : device_(device),
+      rank_(rank),
+      num_ranks_(num_ranks),
+      enable_shrink_(enable_shrink),
+      memory_(std::move(memory)) {
   check(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, device),
         "cudaDeviceGetAttribute");
   check(cudaDeviceGetAttribute(&shared_bytes_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
@@ -43,23 +50,29 @@ Engine::Engine(int device, uint64_t bytes, int rank, int num_ranks, bool enable_
   *problem_ = {};
 }
 
+Memory& Engine::memory() {
+  if (!memory_) throw std::runtime_error("the buffer is destroyed");
+  return *memory_;
+}
+
 void Engine::start() {
-  if (!memory_->complete()) throw std::logic_error("not all peers' memory is imported");
   std::vector<uint8_t*> peers(num_ranks_);
-  for (int rank = 0; rank < num_ranks_; ++rank) peers[rank] = memory_->address(rank);
+  for (int rank = 0; rank < num_ranks_; ++rank) peers[rank] = memory().address(rank);
   check(
       cudaMemcpy(peers_.get(), peers.data(), num_ranks_ * sizeof(uint8_t*), cudaMemcpyHostToDevice),
       "copying peer addresses");
   void* device_record = nullptr;
   check(cudaHostGetDevicePointer(&device_record, problem_.get(), 0), "cudaHostGetDevicePointer");
-  context_ = {peers_.get(),
-              peers[rank_],
-              counters_.get(),
-              mask_.get(),
-              static_cast<ProblemRecord*>(device_record),
-              rank_,
-              num_ranks_,
-              enable_shrink_};
+  context_.peers = peers_.get();
+  std::copy_n(peers.begin(), std::min(num_ranks_, kInlinePeers), context_.inline_peers);
+  context_.local = peers[rank_];
+  context_.counters = counters_.get();
+  context_.mask = mask_.get();
+  context_.problem = static_cast<ProblemRecord*>(device_record);
+  context_.puts = memory().puts();
+  context_.rank = rank_;
+  context_.num_ranks = num_ranks_;
+  context_.enable_shrink = enable_shrink_;
   check(cudaDeviceSynchronize(), "starting the runtime");
 }
 

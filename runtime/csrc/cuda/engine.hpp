@@ -8,7 +8,7 @@
 #include "clean.hpp"
 #include "combine.hpp"
 #include "dispatch.hpp"
-#include "symmetric_memory.hpp"
+#include "memory.hpp"
 
 namespace ep_runtime {
 
@@ -32,12 +32,13 @@ using HostPointer = std::unique_ptr<T, HostFree>;
 
 class Engine {
  public:
-  Engine(int device, uint64_t bytes, int rank, int num_ranks, bool enable_shrink);
+  Engine(std::unique_ptr<Memory> memory, int device, int rank, int num_ranks, bool enable_shrink);
 
-  SymmetricMemory& memory() { return *memory_; }
+  // std::runtime_error once destroyed.
+  Memory& memory();
   int num_sms() const { return num_sms_; }
 
-  // Call once all peers' memory is imported.
+  // Call once the memory of all peers is known.
   void start();
 
   // The launches fill in context, layout and sizes; the rest of `params` is the caller's.
@@ -68,7 +69,7 @@ class Engine {
   bool enable_shrink_;
   int num_sms_ = 0;
   int shared_bytes_ = 0;  // that a block may have
-  std::unique_ptr<SymmetricMemory> memory_;
+  std::unique_ptr<Memory> memory_;
   DevicePointer<uint8_t*> peers_;
   DevicePointer<Counters> counters_;
   DevicePointer<int> mask_;

@@ -89,11 +89,11 @@ void SymmetricMemory::import_descriptor(int peer, int descriptor) {
   driver.check(driver.mem_release(handle), "cuMemRelease");
 }
 
-bool SymmetricMemory::complete() const {
-  for (CUdeviceptr address : addresses_) {
-    if (address == 0) return false;
+uint8_t* SymmetricMemory::address(int rank) const {
+  if (addresses_.at(rank) == 0) {
+    throw std::logic_error("the memory of rank " + std::to_string(rank) + " is not imported");
   }
-  return true;
+  return reinterpret_cast<uint8_t*>(addresses_[rank]);
 }
 
 void SymmetricMemory::release() {

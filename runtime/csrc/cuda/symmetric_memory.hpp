@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "driver.hpp"
+#include "memory.hpp"
 
 namespace ep_runtime {
 
-class SymmetricMemory {
+class SymmetricMemory : public Memory {
  public:
   // Allocates at least `bytes`, zeroed, on `device`.
   SymmetricMemory(int device, uint64_t bytes, int rank, int num_ranks);
-  ~SymmetricMemory();
+  ~SymmetricMemory() override;
   SymmetricMemory(const SymmetricMemory&) = delete;
   SymmetricMemory& operator=(const SymmetricMemory&) = delete;
 
@@ -25,9 +26,9 @@ class SymmetricMemory {
   // Unmaps everything. Kernels that use it must have ended.
   void release();
 
-  uint64_t bytes() const { return bytes_; }
-  uint8_t* address(int rank) const { return reinterpret_cast<uint8_t*>(addresses_[rank]); }
-  bool complete() const;
+  uint64_t bytes() const override { return bytes_; }
+  // std::logic_error until the rank's memory is imported.
+  uint8_t* address(int rank) const override;
 
  private:
   CUdeviceptr map(CUmemGenericAllocationHandle handle) const;

@@ -9,11 +9,11 @@
 //   L = E / R (experts of one rank), K = min(32, E) (most top-k entries of a token),
 //   S = 2 slots (an operation of epoch e uses slot e mod 2, so two may be in flight)
 // the regions are, in this order and each starting on a 128-byte boundary:
-//   dispatch_ack    [R]          u64   written by rank r when it has read our dispatch rows
-//   combine_ack     [R]          u64   the same for combine rows
-//   barrier         [R]          u64   arrivals of the clean and mask barriers
-//   dispatch_count  [S][L][R]    u64   epoch tag << 32 | rows from rank r for local expert l
-//   dispatch_rows   [S][R]       u64   epoch tag << 32 | rows on the wire from rank r
+//   ack             [R]          u64   written by rank r: how many of our operations it has read,
+//                                      16 bits for each of dispatch slot 0 and 1, combine slot 0, 1
+//   barrier         [R]          u64   arrivals of the clean barrier
+//   dispatch_count  [S][R][L+1]  u64   epoch tag << 32 | rows from rank r for local expert l;
+//                                      the last word counts the rows on the wire from rank r
 //   combine_flag    [S][M][K]    u64   epoch tag of the combine row for (token, k)
 //   dispatch_row    [S][R][M]    rows of align128(P + 2*H) bytes: a 16-byte header, K route
 //                                entries of 8 bytes, then at P = 16 + 8*K rounded up to 16 the
@@ -22,7 +22,7 @@
 //   combine_row     [S][M][K]    rows of align128(2*H + 16) bytes: the row, then 128 bits that
 //                                tell which of its 128-channel groups are LogFMT-encoded
 // so that
-//   total_bytes = 3*a(8R) + a(16LR) + a(16R) + a(16MK) + 2RM*a(P + 2H) + 2MK*a(2H + 16),
+//   total_bytes = 2*a(8R) + a(16R(L+1)) + a(16MK) + 2RM*a(P + 2H) + 2MK*a(2H + 16),
 //   a(n) = n rounded up to a multiple of 128.
 // All bytes zero means "nothing has arrived": tags start at 1.
 #pragma once
@@ -69,34 +69,27 @@ struct LowLatencyLayout {
   std::uint64_t payload_offset;  // of the payload inside a dispatch row
   std::uint64_t scales_offset;   // of the float32 scales inside a dispatch row with FP8 payload
 
-  std::uint64_t dispatch_ack;
-  std::uint64_t combine_ack;
+  std::uint64_t ack;
   std::uint64_t barrier;
   std::uint64_t dispatch_count;
-  std::uint64_t dispatch_rows;
   std::uint64_t combine_flag;
   std::uint64_t dispatch_row;
   std::uint64_t combine_row;
   std::uint64_t total_bytes;
 
-  EP_RUNTIME_HD constexpr std::uint64_t dispatch_ack_at(std::uint32_t rank) const {
-    return dispatch_ack + rank * kWordBytes;
-  }
-  EP_RUNTIME_HD constexpr std::uint64_t combine_ack_at(std::uint32_t rank) const {
-    return combine_ack + rank * kWordBytes;
+  EP_RUNTIME_HD constexpr std::uint64_t ack_at(std::uint32_t rank) const {
+    return ack + rank * kWordBytes;
   }
   EP_RUNTIME_HD constexpr std::uint64_t barrier_at(std::uint32_t rank) const {
     return barrier + rank * kWordBytes;
   }
+  // `local_expert` may be L: the count of rows on the wire.
   EP_RUNTIME_HD constexpr std::uint64_t dispatch_count_at(std::uint32_t slot,
-                                                          std::uint32_t local_expert,
-                                                          std::uint32_t source_rank) const {
-    const std::uint64_t row = std::uint64_t{slot} * local_experts + local_expert;
-    return dispatch_count + (row * num_ranks + source_rank) * kWordBytes;
-  }
-  EP_RUNTIME_HD constexpr std::uint64_t dispatch_rows_at(std::uint32_t slot,
-                                                         std::uint32_t source_rank) const {
-    return dispatch_rows + (std::uint64_t{slot} * num_ranks + source_rank) * kWordBytes;
+                                                          std::uint32_t source_rank,
+                                                          std::uint32_t local_expert) const {
+    const std::uint64_t block = std::uint64_t{slot} * num_ranks + source_rank;
+    return dispatch_count +
+           (block * (std::uint64_t{local_experts} + 1) + local_expert) * kWordBytes;
   }
   EP_RUNTIME_HD constexpr std::uint64_t combine_flag_at(std::uint32_t slot, std::uint32_t token,
                                                         std::uint32_t k) const {
@@ -141,16 +134,12 @@ EP_RUNTIME_HD constexpr LowLatencyLayout make_layout(std::uint32_t max_tokens, s
   layout.dispatch_row_stride = align_region(layout.payload_offset + std::uint64_t{2} * hidden);
 
   std::uint64_t end = 0;
-  layout.dispatch_ack = end;
-  end += align_region(ranks * kWordBytes);
-  layout.combine_ack = end;
+  layout.ack = end;
   end += align_region(ranks * kWordBytes);
   layout.barrier = end;
   end += align_region(ranks * kWordBytes);
   layout.dispatch_count = end;
-  end += align_region(kSlots * layout.local_experts * ranks * kWordBytes);
-  layout.dispatch_rows = end;
-  end += align_region(kSlots * ranks * kWordBytes);
+  end += align_region(kSlots * ranks * (std::uint64_t{layout.local_experts} + 1) * kWordBytes);
   layout.combine_flag = end;
   end += align_region(kSlots * choices * kWordBytes);
   layout.dispatch_row = end;

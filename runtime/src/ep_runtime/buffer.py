@@ -31,6 +31,10 @@ _log = logging.getLogger(__name__)
 Handle = tuple[torch.Tensor, torch.Tensor, int, int, int]
 
 
+def _given(*tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor for tensor in tensors if tensor is not None)
+
+
 class Buffer(HighThroughputCalls):
     """Communication among the ranks of one expert-parallel group. Creation is collective.
 
@@ -279,21 +283,17 @@ class Buffer(HighThroughputCalls):
             )
         )
         result = operation.result
-        touched = (
-            x,
-            topk_idx,
-            result.recv_x,
-            result.scales,
-            result.recv_count,
-            result.src_info,
-            result.layout_range,
-            cumulative_local_expert_recv_stats,
-            dispatch_wait_recv_cost_stats,
-        )
         event, hook = self._launcher.run(
             operation,
             "low_latency_dispatch",
-            tuple(tensor for tensor in touched if tensor is not None),
+            x.device,
+            lambda: _given(
+                x,
+                topk_idx,
+                *result,
+                cumulative_local_expert_recv_stats,
+                dispatch_wait_recv_cost_stats,
+            ),
             async_finish=async_finish,
             return_recv_hook=return_recv_hook,
         )
@@ -380,12 +380,19 @@ class Buffer(HighThroughputCalls):
                 num_sms=self._sms(num_sms),
             )
         )
-        stats = combine_wait_recv_cost_stats
-        touched = (x, topk_idx, topk_weights, src_info, layout_range, combined, stats)
         event, hook = self._launcher.run(
             operation,
             "low_latency_combine",
-            tuple(tensor for tensor in touched if tensor is not None),
+            x.device,
+            lambda: _given(
+                x,
+                topk_idx,
+                topk_weights,
+                src_info,
+                layout_range,
+                combined,
+                combine_wait_recv_cost_stats,
+            ),
             async_finish=async_finish,
             return_recv_hook=return_recv_hook,
         )

@@ -16,12 +16,20 @@ if TYPE_CHECKING:
 MAX_UNRECEIVED = 2
 
 
+def _stream_of(handle: int, device: torch.device) -> torch.cuda.Stream:
+    if handle == 0:  # which the constructor takes for "none given"
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]
+
+
 class Launcher:
     """Runs the operations of one buffer and knows which of them were not received yet."""
 
     def __init__(self) -> None:
         self._unreceived: list[_ReceiveHook] = []
         self._comm_stream: torch.cuda.Stream | None = None
+        # Where the last operation without a hook ran: the next one comes after it.
+        self._tail: int | None = None
 
     def comm_stream(self, device: torch.device) -> torch.cuda.Stream:
         """Give the high-priority stream of operations without a hook, made at the first call."""
@@ -33,23 +41,23 @@ class Launcher:
         self,
         operation: Operation,
         name: str,
-        tensors: tuple[torch.Tensor, ...],
+        device: torch.device,
+        tensors: Callable[[], tuple[torch.Tensor, ...]],
         *,
         async_finish: bool,
         return_recv_hook: bool,
     ) -> tuple[EventOverlap, Callable[[], None] | None]:
-        """Start ``operation``, which reads and writes ``tensors`` (at least one).
+        """Start ``operation``, which reads and writes ``tensors()`` on ``device``.
 
-        With a hook the send runs on the current stream. Otherwise all of it runs on the
-        communication stream, after what the current stream holds; the current stream waits for
-        it unless ``async_finish``. On the CPU it is done on return.
+        With a hook the send runs on the current stream. Otherwise all of it runs after what the
+        current stream holds and after earlier operations without a hook; the current stream waits
+        for it unless ``async_finish``. On the CPU it is done on return.
         """
         if len(self._unreceived) >= MAX_UNRECEIVED:
             raise RuntimeError(
                 f"{name}: {len(self._unreceived)} operations were sent whose receive hooks were "
                 f"not called, and at most {MAX_UNRECEIVED} may be: call the hooks first."
             )
-        device = tensors[0].device
         if return_recv_hook:
             operation.run(SEND)
             hook = _ReceiveHook(self._unreceived, operation, name, device)
@@ -57,8 +65,24 @@ class Launcher:
             return EventOverlap(), hook
         if device.type != "cuda":
             operation.run(SEND_AND_RECEIVE)
-            return EventOverlap(EventHandle(), tensors) if async_finish else EventOverlap(), None
+            return EventOverlap(EventHandle(), tensors()) if async_finish else EventOverlap(), None
+        if not async_finish and self._may_use_current_stream(device):
+            operation.run(SEND_AND_RECEIVE)
+            return EventOverlap(), None
         return self._run_on_comm_stream(operation, tensors, device, async_finish), None
+
+    def _may_use_current_stream(self, device: torch.device) -> bool:
+        """Tell whether it holds the last operation already, so that nothing needs ordering.
+
+        A second stream and its events cost several times what a launch does. While a graph is
+        captured that does not matter, and what ran outside can't be waited for.
+        """
+        if torch._C._cuda_isCurrentStreamCapturing():
+            return False
+        current: int = torch._C._cuda_getCurrentRawStream(device.index)
+        if self._tail is None:
+            self._tail = current
+        return self._tail == current
 
     def forget(self) -> None:
         """Drop operations that were not received; their hooks become errors."""
@@ -69,24 +93,31 @@ class Launcher:
     def _run_on_comm_stream(
         self,
         operation: Operation,
-        tensors: tuple[torch.Tensor, ...],
+        tensors: Callable[[], tuple[torch.Tensor, ...]],
         device: torch.device,
         async_finish: bool,
     ) -> EventOverlap:
         comm = self.comm_stream(device)
         compute = torch.cuda.current_stream(device)
+        capturing = torch.cuda.is_current_stream_capturing()
         comm.wait_stream(compute)
+        tail = self._tail
+        if not capturing and tail is not None and tail != compute.cuda_stream:
+            comm.wait_stream(_stream_of(tail, device))
         with torch.cuda.stream(comm):
             operation.run(SEND_AND_RECEIVE)
             event = EventHandle()
+        if not capturing:
+            self._tail = comm.cuda_stream if async_finish else compute.cuda_stream
         if not async_finish:
             event.current_stream_wait()
             return EventOverlap()
-        if not torch.cuda.is_current_stream_capturing():
+        touched = tensors()
+        if not capturing:
             # The caller may drop the event and the tensors before the communication is done.
-            for tensor in tensors:
+            for tensor in touched:
                 tensor.record_stream(comm)
-        return EventOverlap(event, tensors)
+        return EventOverlap(event, touched)
 
 
 class _ReceiveHook:

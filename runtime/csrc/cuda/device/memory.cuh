@@ -24,15 +24,15 @@ __device__ __forceinline__ void store_relaxed_system(uint64_t* address, uint64_t
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
-__device__ __forceinline__ uint64_t load_acquire_gpu(const uint64_t* address) {
+__device__ __forceinline__ uint64_t load_relaxed_gpu(const uint64_t* address) {
   uint64_t value;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
   return value;
 }
 
 // Fire and forget: the caller does not wait for the sum.
-__device__ __forceinline__ void add_release_gpu(uint64_t* address, uint64_t value) {
-  asm volatile("red.release.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+__device__ __forceinline__ void add_relaxed_gpu(uint64_t* address, uint64_t value) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
 }
 
 // A row is written once by a sender and read once: it need not displace anything in L1.

@@ -2,11 +2,12 @@
 //
 // Operation n of a kind (dispatch or combine) is epoch n = 1, 2, ...; it uses slot n & 1. A
 // sender may overwrite a slot of a peer only after the peer has read the previous operation of
-// that slot; the peer says so by acknowledgement words that every launch posts at its start.
+// that slot; the peer says so by an acknowledgement word that every launch posts at its start.
 #pragma once
 
 #include "../context.hpp"
 #include "memory.cuh"
+#include "put.cuh"
 #include "wait.cuh"
 
 namespace ep_runtime {
@@ -14,9 +15,18 @@ namespace ep_runtime {
 constexpr int kSend = 1;
 constexpr int kReceive = 2;
 
+enum class Kind : int { kDispatch = 0, kCombine = 1 };
+
 struct Timing {
   uint64_t start_ns;
   uint64_t deadline_ns;
+};
+
+// What all threads of a block know about their launch.
+struct LaunchShared {
+  uint64_t epoch;
+  Timing timing;
+  uint64_t acks[kInlinePeers];  // as read at the start; a wait goes on from there
 };
 
 __device__ __forceinline__ int slot_of(uint64_t epoch) { return static_cast<int>(epoch & 1); }
@@ -39,47 +49,84 @@ __device__ __forceinline__ uint64_t* word_at(uint8_t* base, uint64_t offset) {
   return reinterpret_cast<uint64_t*>(base + offset);
 }
 
-// This block's share of the launch's kTicket.
+// This block's share of the launch's kTicket. Relaxed order is enough wherever tickets are added:
+// a block adds its own after it has used what it read, and the sum counts for later launches.
 __device__ __forceinline__ uint64_t ticket_share() {
   return blockIdx.x == 0 ? kTicket - (gridDim.x - 1) : 1;
 }
 
-__device__ __forceinline__ uint64_t next_epoch(const uint64_t* sends) {
-  return load_acquire_gpu(sends) / kTicket + 1;
+// Different threads fetch what every phase needs, so that the trips to memory overlap; the caller
+// synchronises the block.
+__device__ __forceinline__ void begin_launch(const DeviceContext& context,
+                                             const LowLatencyLayout& layout, int phases,
+                                             uint64_t* sends, uint64_t* op_epoch,
+                                             uint64_t timeout_ns, LaunchShared& shared) {
+  const int thread = threadIdx.x;
+  if (thread == 0) {
+    if (phases & kSend) {
+      shared.epoch = load_relaxed_gpu(sends) / kTicket + 1;
+      add_relaxed_gpu(sends, ticket_share());
+      if (blockIdx.x == 0) *op_epoch = shared.epoch;
+    } else {
+      shared.epoch = *op_epoch;
+    }
+  } else if (thread == 32) {
+    const uint64_t now = global_nanoseconds();
+    shared.timing = {now, now + timeout_ns};
+  } else if (thread >= 64 && thread < 64 + kInlinePeers && thread - 64 < context.num_ranks) {
+    shared.acks[thread - 64] =
+        load_acquire_system(word_at(context.local, layout.ack_at(thread - 64)));
+  }
 }
 
-__device__ __forceinline__ uint64_t completed_receives(const uint64_t (&receives)[kSlots]) {
-  const uint64_t even = load_acquire_gpu(&receives[0]) / kTicket;
-  const uint64_t odd = load_acquire_gpu(&receives[1]) / kTicket;
-  return (odd << 32) | (even & 0xffffffffull);
+// Receives completed, 16 bits for each kind and slot.
+__device__ __forceinline__ uint64_t completed_receives(const Counters& counters) {
+  const uint64_t* words[4] = {&counters.dispatch_receives[0], &counters.dispatch_receives[1],
+                              &counters.combine_receives[0], &counters.combine_receives[1]};
+  uint64_t packed = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    packed |= (load_relaxed_gpu(words[i]) / kTicket & 0xffffull) << (16 * i);
+  }
+  return packed;
 }
 
 // One warp tells every peer which of our slots have been read. Posted by every launch, changed or
 // not, because a caller may recover from a fault by zero-filling symmetric memory.
 __device__ inline void post_acknowledgements(const DeviceContext& context,
                                              const LowLatencyLayout& layout) {
-  const uint64_t dispatch = completed_receives(context.counters->dispatch_receives);
-  const uint64_t combine = completed_receives(context.counters->combine_receives);
+  const uint64_t completed = completed_receives(*context.counters);
+  const uint64_t offset = layout.ack_at(context.rank);
   __threadfence_system();  // one fence orders the stores to all peers
   for (int peer = threadIdx.x % 32; peer < context.num_ranks; peer += 32) {
-    uint8_t* base = context.peers[peer];
-    store_relaxed_system(word_at(base, layout.dispatch_ack_at(context.rank)), dispatch);
-    store_relaxed_system(word_at(base, layout.combine_ack_at(context.rank)), combine);
+    if constexpr (kMayPut) {
+      if (only_by_put(context, peer)) {
+        if (!is_masked(context, peer)) put_word(context, peer, offset, completed);
+        continue;
+      }
+    }
+    store_relaxed_system(word_at(peer_base(context, peer), offset), completed);
   }
 }
 
-// Waits until `peer` has read what we sent it two operations ago; `ack` is its word here.
-__device__ __forceinline__ bool wait_slot_free(const DeviceContext& context, const uint64_t* ack,
-                                               int peer, uint64_t epoch, const Timing& timing,
+// Whether the peer has read everything that used the slot of `epoch` before.
+__device__ __forceinline__ bool acknowledged(uint64_t word, Kind kind, uint64_t epoch) {
+  const int shift = 16 * (2 * static_cast<int>(kind) + slot_of(epoch));
+  const uint32_t ahead = static_cast<uint32_t>(word >> shift) - earlier_in_slot(epoch);
+  return static_cast<int16_t>(ahead) >= 0;
+}
+
+// Waits until `peer` has read what we sent it two operations ago.
+__device__ __forceinline__ bool wait_slot_free(const DeviceContext& context,
+                                               const LowLatencyLayout& layout,
+                                               const LaunchShared& launch, Kind kind, int peer,
                                                Phase phase) {
-  const int shift = slot_of(epoch) * 32;
-  const uint32_t needed = earlier_in_slot(epoch);
+  if (peer < kInlinePeers && acknowledged(launch.acks[peer], kind, launch.epoch)) return true;
+  const uint64_t epoch = launch.epoch;
   uint64_t word;
-  return wait_word(context, ack, timing.start_ns, timing.deadline_ns, WaitSite{phase, peer, -1, -1},
-                   word, [=](uint64_t value) {
-                     return static_cast<int32_t>(static_cast<uint32_t>(value >> shift) - needed) >=
-                            0;
-                   });
+  return wait_word(context, word_at(context.local, layout.ack_at(peer)), launch.timing.start_ns,
+                   launch.timing.deadline_ns, WaitSite{phase, peer, -1, -1}, word,
+                   [=](uint64_t value) { return acknowledged(value, kind, epoch); });
 }
 
 }  // namespace ep_runtime

@@ -7,8 +7,7 @@ first sends and then receives, so a hook is simply ``operation.receive``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +17,7 @@ RECEIVE = 2
 SEND_AND_RECEIVE = SEND | RECEIVE
 
 
-@dataclass(frozen=True)
-class DispatchRequest:
+class DispatchRequest(NamedTuple):
     """Checked arguments of one ``low_latency_dispatch`` call.
 
     Shapes: ``x`` [T, H] bfloat16; ``topk_idx`` [T, K] int64 (-1 selects nothing);
@@ -39,8 +37,7 @@ class DispatchRequest:
     num_sms: int
 
 
-@dataclass(frozen=True)
-class DispatchResult:
+class DispatchResult(NamedTuple):
     """What a dispatch hands out; contents are defined only after its receive phase.
 
     Shapes, with L = experts per rank, R = ranks, M = ``max_tokens_per_rank``: ``recv_x``
@@ -57,8 +54,7 @@ class DispatchResult:
     layout_range: torch.Tensor
 
 
-@dataclass(frozen=True)
-class CombineRequest:
+class CombineRequest(NamedTuple):
     """Checked arguments of one ``low_latency_combine`` call.
 
     Shapes: ``x`` [L, R*M, H] bfloat16; ``topk_idx`` [T, K] int64; ``topk_weights`` [T, K]
