@@ -11,8 +11,10 @@ short_description: Read everything the fleet's roles decide on
 version_added: 0.1.0
 description:
   - Reads the state of the NVIDIA driver, its module options as modprobe and the kernel resolve
-    them, the options inside each initramfs image, GDRCopy, NVSHMEM copies, CUDA, the GPUs on the
-    PCI bus and the present boot.
+    them, the options inside each initramfs image, kernel modules and their builds, GDRCopy,
+    NVSHMEM copies, CUDA, GPUs, RDMA devices and how near they are to each other, limits, the
+    runtime's Python environment and the present boot.
+  - Runs without root and then says in C(unread) what it could not read.
   - Changes nothing, loads nothing, and needs nothing but Python's standard library on the host.
 options:
   root:
@@ -29,6 +31,10 @@ options:
     description: Directory of the C(nvshmem) role's copies, one directory a version.
     type: path
     default: /opt/epfleet/nvshmem
+  venv:
+    description: The Python environment that the runtime is installed in.
+    type: path
+    default: /opt/epfleet/venv
 attributes:
   check_mode:
     support: full
@@ -69,13 +75,25 @@ ansible_facts:
           returned: always
           type: dict
         kernel:
-          description: Running C(release), its C(cmdline), and the C(installed) releases.
+          description:
+            - Running C(release), its C(cmdline), the C(installed) releases, the C(bootable) ones
+              (with an image in /boot), the C(next) to boot with the evidence for it, some options
+              of the running kernel's C(config), and the C(lockdown) mode.
           returned: always
           type: dict
         nvidia:
           description:
-            - GPUs, whether the module is loaded, driver version and flavour, the loaded module's
-              C(params) (null when not loaded), and what C(modprobe) would give a load.
+            - C(gpus) with their PCI address, name, place on the bus, link, IOMMU type and what
+              nvidia-smi says of them, whether the module is loaded, driver version and flavour, the
+              loaded module's C(params) (null when not loaded), what C(modprobe) would give a load,
+              C(peermem), device C(nodes) with their own and the registered major, and the
+              C(complaint) of nvidia-smi when it has one.
+          returned: always
+          type: dict
+        modules:
+          description:
+            - Names of the C(loaded) modules that matter, what the module files of each kernel say
+              of themselves (C(installed)), and DKMS's builds and failures (C(dkms)).
           returned: always
           type: dict
         initramfs:
@@ -86,34 +104,101 @@ ansible_facts:
           type: list
           elements: dict
         gdrdrv:
-          description: GDRCopy's module, device node and library.
+          description: GDRCopy's module, device node and library, with their versions.
+          returned: always
+          type: dict
+        libraries:
+          description: Path and version of libmlx5, libibverbs, libcuda and libgdrapi, or null.
           returned: always
           type: dict
         nvshmem:
-          description: NVSHMEM copies with C(path), C(version) and C(cuda_major).
+          description:
+            - NVSHMEM copies with C(path), C(version), C(cuda_major), C(library), the C(plugins) and
+              the so-version that the library loads (C(plugin_abi)), and whether C(ibgda) is in it.
           returned: always
           type: list
           elements: dict
+        nvshmem_loaded:
+          description:
+            - C(path) of the NVSHMEM library that a process of the runtime's environment loads, and
+              all C(candidates) that the loader could come upon.
+          returned: always
+          type: dict
         cuda:
           description: Driver version, CUDA C(major) to serve, compiler path and toolkit version.
           returned: always
           type: dict
+        runtime:
+          description: Versions of Python, torch and the runtime in the environment; null for none.
+          returned: always
+          type: dict
+        nics:
+          description: RDMA devices with place, link, firmware, MTU and C(ports) with their GIDs.
+          returned: always
+          type: list
+          elements: dict
+        mlx5_core:
+          description: Whether the NIC's driver is loaded, and its version (null for the kernel's).
+          returned: always
+          type: dict
+        affinity:
+          description:
+            - For each GPU its nearest C(nics) and the C(nearness), PIX, PXB, PHB, NODE or SYS.
+          returned: always
+          type: list
+          elements: dict
+        pci:
+          description:
+            - The number of C(iommu_units), and the C(redirecting_bridges) above GPUs and NICs (null
+              without root).
+          returned: always
+          type: dict
+        fabric:
+          description: NVSwitches, and version and state of the fabric manager.
+          returned: always
+          type: dict
+        limits:
+          description: Limits of locked memory, and NUMA balancing.
+          returned: always
+          type: dict
+        environment:
+          description: NVSHMEM's and NCCL's variables in /etc/environment.
+          returned: always
+          type: dict
+        container:
+          description: The kind of container this is (null for none), and what it was given.
+          returned: always
+          type: dict
         boot:
-          description: C(boot_id) and C(boot_time) (seconds since 1970).
+          description:
+            - C(boot_id), C(boot_time) (seconds since 1970), C(free_bytes) of /boot and
+              C(largest_image_bytes) in it.
           returned: always
           type: dict
         secure_boot:
           description: Whether the firmware enforces signatures; null when it does not say.
           returned: always
           type: bool
+        kernel_log:
+          description: Lines of the kernel's log about these modules, at most a hundred.
+          returned: always
+          type: list
+          elements: str
         changes:
           description: Boot in which the roles last changed what a boot reads; null when never.
           returned: always
           type: dict
+        unread:
+          description: What is there and could not be read.
+          returned: always
+          type: list
+          elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.facts import (
+    NVSHMEM_PREFIX,
+    VENV,
     gather,
 )
 
@@ -124,12 +209,15 @@ def main() -> None:
         argument_spec={
             "root": {"type": "path", "default": "/"},
             "require_options": {"type": "bool", "default": False},
-            "nvshmem_prefix": {"type": "path", "default": "/opt/epfleet/nvshmem"},
+            "nvshmem_prefix": {"type": "path", "default": NVSHMEM_PREFIX},
+            "venv": {"type": "path", "default": VENV},
         },
         supports_check_mode=True,
     )
     params = module.params
-    facts = gather(params["root"], params["require_options"], params["nvshmem_prefix"])
+    facts = gather(
+        params["root"], params["require_options"], params["nvshmem_prefix"], params["venv"]
+    )
     module.exit_json(changed=False, ansible_facts={"epfleet": facts})
 
 

@@ -41,6 +41,9 @@ _TOOLS = {
 }
 
 
+DAMAGED = (EOFError, lzma.LZMAError, zlib.error)
+
+
 class ArchiveError(Exception):
     """An image that cannot be read; the message says why in words for the operator."""
 
@@ -65,7 +68,7 @@ def read_image(path: str, keep: Callable[[str], bool]) -> Image:
         with open(path, "rb") as stream:
             if not _read_segments(stream, image, keep):
                 raise ArchiveError(f"{path} holds no cpio archive")
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, *DAMAGED) as error:
         raise ArchiveError(f"{path} cannot be read: {error}") from error
     return image
 
@@ -83,7 +86,7 @@ def _read_segments(stream: IO[bytes], image: Image, keep: Callable[[str], bool])
             found = True
             continue
         # A compressed archive is the last thing in an image.
-        with _decompressed(stream, magic) as content:
+        with decompressed(stream, magic) as content:
             _read_cpio(content, image, keep)
         return True
 
@@ -101,7 +104,12 @@ def _skip_padding(stream: IO[bytes]) -> int:
 
 
 @contextmanager
-def _decompressed(stream: IO[bytes], magic: bytes) -> Iterator[IO[bytes]]:
+def decompressed(stream: IO[bytes], magic: bytes) -> Iterator[IO[bytes]]:
+    """What ``stream`` holds, uncompressed as its first bytes ``magic`` ask.
+
+    Raises ArchiveError for an unknown compression or one whose program the host lacks; reading
+    raises one of ``DAMAGED``.
+    """
     for prefix, opener in _STDLIB.items():
         if magic.startswith(prefix):
             yield opener(stream)

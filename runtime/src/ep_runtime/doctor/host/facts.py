@@ -7,30 +7,68 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, List
 
-from . import cuda, gdrcopy, initramfs, modprobe, nvshmem, procfs
+from . import (
+    bootkernel,
+    commands,
+    cuda,
+    dkms,
+    fabric,
+    gdrcopy,
+    initramfs,
+    libraries,
+    limits,
+    modinfo,
+    modprobe,
+    nics,
+    nvshmem,
+    pci,
+    procfs,
+    software,
+)
 from .root import HostRoot
 
 CHANGES_FILE = "/var/lib/epfleet/changes.json"
 
 
-def gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
+NVSHMEM_PREFIX = "/opt/epfleet/nvshmem"
+VENV = "/opt/epfleet/venv"
+
+
+def gather(
+    root: str = "/",
+    require_options: bool = False,
+    nvshmem_prefix: str = NVSHMEM_PREFIX,
+    venv: str = VENV,
+) -> dict[str, Any]:
     """Everything host_facts returns under ``epfleet``; reads only."""
-    facts: Dict[str, Any] = _printable(_gather(root, require_options, nvshmem_prefix))
-    return facts
-
-
-def _gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, Any]:
     host = HostRoot(root)
+    # Started first, so that they answer while the files are read.
+    programs = commands.Programs(host)
+    facts = _gather(host, programs, require_options, nvshmem_prefix, venv)
+    facts["unread"] = sorted(host.unread)
+    printable: Dict[str, Any] = _printable(facts)
+    return printable
+
+
+def _gather(
+    host: HostRoot,
+    programs: commands.Programs,
+    require_options: bool,
+    nvshmem_prefix: str,
+    venv: str,
+) -> dict[str, Any]:
     gpus = procfs.gpus(host)
+    rdma = nics.nics(host)
     module = modprobe.driver_module(modprobe.config_files(host))
     version, flavour = procfs.driver_version(host)
+    answers = commands.gpu_answers(programs)
+    for gpu in gpus:
+        gpu.update(dict.fromkeys(commands.GPU_FIELDS.values()))
+        gpu.update(answers["gpus"].get(gpu["pci"].lower(), {}))
+    runtime = software.facts(host, venv)
     return {
         "os": procfs.operating_system(host),
-        "kernel": {
-            "release": host.line("/proc/sys/kernel/osrelease"),
-            "cmdline": host.line(modprobe.COMMAND_LINE) or "",
-            "installed": procfs.kernels(host),
-        },
+        "kernel": _kernel(host),
         "nvidia": {
             "gpus": gpus,
             "gpu_count": len(gpus),
@@ -39,14 +77,59 @@ def _gather(root: str, require_options: bool, nvshmem_prefix: str) -> dict[str, 
             "flavour": flavour,
             "params": procfs.driver_params(host),
             "modprobe": _modprobe(host, module),
+            "peermem": _loaded_module(host, "nvidia_peermem"),
+            "complaint": answers["complaint"],
+            "nodes": procfs.driver_nodes(host),
+        },
+        "modules": {
+            "loaded": limits.loaded_modules(host),
+            "installed": modinfo.installed(host, procfs.kernels(host)),
+            "dkms": dkms.facts(host),
         },
         "initramfs": initramfs.facts(host, module, require_options),
         "gdrdrv": gdrcopy.facts(host),
-        "nvshmem": nvshmem.copies(host, nvshmem_prefix),
+        "libraries": libraries.facts(host),
+        "nvshmem": nvshmem.copies(host, nvshmem_prefix, venv),
+        "nvshmem_loaded": nvshmem.loaded(host, runtime["site"]),
         "cuda": cuda.facts(host, version),
-        "boot": procfs.boot(host),
+        "runtime": runtime,
+        "nics": rdma,
+        "mlx5_core": _loaded_module(host, "mlx5_core"),
+        "affinity": nics.affinity(gpus, rdma),
+        "pci": {
+            "iommu_units": len(host.names("/sys/class/iommu")),
+            "redirecting_bridges": pci.redirecting_bridges(
+                host, [device["path"] for device in (*gpus, *rdma)]
+            ),
+        },
+        "fabric": fabric.facts(host, programs),
+        "limits": limits.limits(host),
+        "environment": limits.environment(host),
+        "container": limits.container(host),
+        "boot": {**procfs.boot(host), **commands.boot_space(host, programs)},
         "secure_boot": procfs.secure_boot(host),
+        "kernel_log": commands.kernel_log(programs),
         "changes": _changes(host),
+    }
+
+
+def _kernel(host: HostRoot) -> dict[str, Any]:
+    release = host.line("/proc/sys/kernel/osrelease")
+    return {
+        "release": release,
+        "cmdline": host.line(modprobe.COMMAND_LINE) or "",
+        "installed": procfs.kernels(host),
+        "bootable": bootkernel.bootable(host),
+        "next": bootkernel.next_boot(host),
+        "config": bootkernel.config(host, release),
+        "lockdown": bootkernel.lockdown(host),
+    }
+
+
+def _loaded_module(host: HostRoot, name: str) -> dict[str, Any]:
+    return {
+        "loaded": host.exists("/sys/module/" + name),
+        "version": host.line(f"/sys/module/{name}/version"),
     }
 
 
@@ -61,6 +144,7 @@ def _printable(value: Any) -> Any:
 
 def _modprobe(host: HostRoot, module: str) -> dict[str, Any]:
     files = modprobe.config_files(host)
+    ignored = modprobe.ignored_files(host)
     config = modprobe.module_config(files, module, host.text(modprobe.COMMAND_LINE))
     speaking = {item.source for item in config.assignments} | {rule.source for rule in config.rules}
     return {
@@ -74,6 +158,7 @@ def _modprobe(host: HostRoot, module: str) -> dict[str, Any]:
         "assignments": [dict(item._asdict()) for item in config.assignments],
         "rules": [dict(rule._asdict()) for rule in config.rules],
         "conflicts": _conflicts(config.assignments),
+        "ignored": ignored,
         "own": host.text(modprobe.OPTIONS_FILE),
     }
 

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from typing import TYPE_CHECKING, Any
 
+from . import libraries
 from .procfs import device_major
 
 if TYPE_CHECKING:
@@ -30,15 +29,14 @@ def facts(host: HostRoot) -> dict[str, Any]:
     another driver altogether.
     """
     major = device_major(host, "gdrdrv")
-    status = host.stat(DEVICE)
-    node = None
-    if status is not None and stat.S_ISCHR(status.st_mode):
-        node = os.major(status.st_rdev)
+    node = host.device_major(DEVICE)
+    library = next((path for pattern in _LIBRARIES for path in host.glob(pattern)), None)
     return {
         "loaded": host.exists("/sys/module/gdrdrv"),
         "version": host.line("/sys/module/gdrdrv/version"),
         "major": major,
         "device_major": node,
         "device_ok": major is not None and node == major,
-        "library": next((path for pattern in _LIBRARIES for path in host.glob(pattern)), None),
+        "library": library,
+        "library_version": libraries.version(host, library),
     }

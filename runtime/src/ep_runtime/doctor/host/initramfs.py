@@ -9,6 +9,7 @@ the image holds. So an image with ``nvidia.ko`` and without the options undoes t
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 
 from . import modprobe
@@ -71,8 +72,13 @@ def facts(
     builder = tool(host)
     entries: List[Dict[str, Any]] = []
     asked = wanted(host, module, planned)
-    for kernel, path in images(host):
-        result = state(host.path(path), asked, module, require_options)
+    found = images(host)
+    # Most of the time is the decompressors', and they are other processes.
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        results = pool.map(
+            lambda item: state(host.path(item[1]), asked, module, require_options), found
+        )
+    for (kernel, path), result in zip(found, results):
         entries.append(
             {
                 "kernel": kernel,

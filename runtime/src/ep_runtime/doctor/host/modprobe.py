@@ -95,6 +95,23 @@ def config_files(host: HostRoot) -> list[ConfigFile]:
     return order_files(found, read)
 
 
+def ignored_files(host: HostRoot) -> list[dict[str, Any]]:
+    """Files in modprobe.d that speak of the driver and that modprobe skips for their names.
+
+    Each with its ``path`` and the ``line`` of its first ``options`` line for the driver.
+    """
+    found = []
+    for directory in DIRECTORIES[:2]:
+        for name in host.names(directory):
+            text = None if _counts(name) else host.text(f"{directory}/{name}")
+            for number, line in logical_lines(text or ""):
+                keyword, rest = _token(line)
+                if keyword == "options" and _underscores(_token(rest)[0]).startswith(DRIVER):
+                    found.append({"path": f"{directory}/{name}", "line": number})
+                    break
+    return found
+
+
 def driver_module(files: list[ConfigFile]) -> str:
     """The name under which modprobe looks up the options of the NVIDIA driver.
 

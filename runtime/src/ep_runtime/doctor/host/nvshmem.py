@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
+from . import libraries
+
 if TYPE_CHECKING:
     from .root import HostRoot
 
@@ -17,20 +19,26 @@ NO_GDRCOPY_NEEDED = "3.4.5"
 _HEADERS = ("include/non_abi/nvshmem_version.h", "include/nvshmem_version.h")
 _VENDOR = re.compile(r"#\s*define\s+NVSHMEM_VENDOR_(MAJOR|MINOR|PATCH)_VERSION\s+(\d+)")
 _DIST_INFO = re.compile(r"/nvidia_nvshmem_cu(\d+)-([0-9][^/]*)\.dist-info$")
+_ABI = re.compile(r"#\s*define\s+NVSHMEM_TRANSPORT_PLUGIN_MAJOR_VERSION\s+(\d+)")
+_BUILD_VARIABLES = re.compile(r'#\s*define\s+NVSHMEM_BUILD_VARS\s+"((?:[^"\\]|\\.)*)"')
+_PLUGIN = re.compile(r"/nvshmem_transport_(\w+)\.so\.(\d+)$")
+HOST_LIBRARY = "libnvshmem_host.so.3"
+# Debian's and Red Hat's packages lay a copy out by CUDA major: headers here, libraries there.
+_PACKAGED = re.compile(r"^/usr/include/nvshmem_(\d+)$")
 _SYSTEM_PREFIXES = (
     "/usr/local/nvshmem*",
     "/opt/nvidia/nvshmem*",
     "/opt/nvshmem*",
-    "/opt/epfleet/venv/lib/python3*/site-packages/nvidia/nvshmem",
+    "{venv}/lib/python3*/site-packages/nvidia/nvshmem",
     "/usr/include/nvshmem*",
 )
 
 
-def copies(host: HostRoot, prefix: str) -> list[dict[str, Any]]:
+def copies(host: HostRoot, prefix: str, venv: str = "/opt/epfleet/venv") -> list[dict[str, Any]]:
     """Copies under ``prefix``/VERSION (as the nvshmem role lays them) and in the usual places."""
     found: List[Dict[str, Any]] = []
     for pattern in (prefix.rstrip("/") + "/*/nvidia/nvshmem", *_SYSTEM_PREFIXES):
-        for path in host.glob(pattern):
+        for path in host.glob(pattern.replace("{venv}", venv.rstrip("/"))):
             # "current" is a link to one of its neighbours.
             if path == prefix.rstrip("/") + "/current/nvidia/nvshmem":
                 continue
@@ -41,13 +49,17 @@ def copies(host: HostRoot, prefix: str) -> list[dict[str, Any]]:
 
 
 def read_copy(host: HostRoot, path: str) -> dict[str, Any] | None:
-    """Version and CUDA major of the copy at ``path``; None when there is none.
+    """Version, CUDA major, libraries and plugins of the copy at ``path``; None when there is none.
 
     The header's macros come first: package data survives a library that was overwritten.
+    ``plugin_abi`` is the so-version that the host library loads, ``plugins`` maps each transport
+    to the so-versions that are there, ``ibgda`` says whether it was built in (null: not said).
     """
     version: Optional[str] = None
+    text = ""
     for header in (*_HEADERS, "non_abi/nvshmem_version.h"):
-        numbers = dict(_VENDOR.findall(host.text(f"{path}/{header}") or ""))
+        text = host.text(f"{path}/{header}") or ""
+        numbers = dict(_VENDOR.findall(text))
         if len(numbers) == 3:
             version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
             break
@@ -59,7 +71,48 @@ def read_copy(host: HostRoot, path: str) -> dict[str, Any] | None:
             version = version or match.group(2)
     if version is None:
         return None
-    return {"path": path, "version": version, "cuda_major": major}
+    packaged = _PACKAGED.match(path)
+    if packaged:
+        major = int(packaged.group(1))
+    plugins: Dict[str, List[int]] = {}
+    library = None
+    for directory in _library_directories(path, packaged.group(1) if packaged else None):
+        library = library or libraries.find(host, HOST_LIBRARY, host.glob(directory))
+        for plugin in host.glob(directory + "/nvshmem_transport_*.so.*"):
+            match = _PLUGIN.search(plugin)
+            if match:
+                plugins.setdefault(match.group(1), []).append(int(match.group(2)))
+    abi = _ABI.search(text)
+    build = _BUILD_VARIABLES.search(text)
+    return {
+        "path": path,
+        "version": version,
+        "cuda_major": major,
+        "library": library,
+        "plugin_abi": int(abi.group(1)) if abi else None,
+        "plugins": plugins,
+        "ibgda": "NVSHMEM_IBGDA_SUPPORT=ON" in build.group(1) if build else None,
+    }
+
+
+def _library_directories(path: str, packaged: Optional[str]) -> List[str]:
+    if packaged:
+        return [f"/usr/lib/*-linux-gnu/nvshmem/{packaged}", f"/usr/lib64/nvshmem/{packaged}"]
+    return [path + "/lib"]
+
+
+def loaded(host: HostRoot, site: str | None) -> dict[str, Any]:
+    """Which host library a process of the runtime's environment would load.
+
+    ``candidates`` holds every one that the loader could come upon, the one it takes first. An
+    LD_LIBRARY_PATH goes before the library that torch's own run path leads to.
+    """
+    places = libraries.preloaded_directories(host)
+    places += [site + "/nvidia/nvshmem/lib"] if site else []
+    places += libraries.directories(host)
+    found = [f"{place}/{HOST_LIBRARY}" for place in places]
+    found = [*dict.fromkeys(host.target(path) for path in found if host.exists(path))]
+    return {"path": found[0] if found else None, "candidates": found}
 
 
 def version_key(version: str) -> tuple[int, ...]:

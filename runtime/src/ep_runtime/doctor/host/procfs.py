@@ -5,15 +5,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List
+
+from . import pci
 
 if TYPE_CHECKING:
     from .root import HostRoot
 
-NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
 PARAMS = "/proc/driver/nvidia/params"
 _SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# Node: the names under which drivers, newer and older, register its major.
+_DRIVER_NODES = {
+    "nvidiactl": ("nvidia", "nvidia-frontend"),
+    "nvidia-uvm": ("nvidia-uvm",),
+    "nvidia-nvswitchctl": ("nvidia-nvswitch",),
+}
 _VERSION = re.compile(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b")
 
 
@@ -45,7 +52,7 @@ def gpus(host: HostRoot) -> list[dict[str, Any]]:
     found: List[Dict[str, Any]] = []
     for address in host.names("/sys/bus/pci/devices"):
         device = "/sys/bus/pci/devices/" + address
-        if (host.line(device + "/vendor") or "").lower() != NVIDIA_VENDOR:
+        if (host.line(device + "/vendor") or "").lower() != pci.NVIDIA_VENDOR:
             continue
         if not (host.line(device + "/class") or "").lower().startswith(DISPLAY_CLASS):
             continue
@@ -53,9 +60,9 @@ def gpus(host: HostRoot) -> list[dict[str, Any]]:
             {
                 "pci": address,
                 "device": host.line(device + "/device"),
-                "numa_node": _integer(host.line(device + "/numa_node")),
                 "name": None,
                 "uuid": None,
+                **pci.place(host, address),
             }
         )
     # A container may hide /sys while the driver still lists its GPUs.
@@ -63,7 +70,8 @@ def gpus(host: HostRoot) -> list[dict[str, Any]]:
     for address in host.names("/proc/driver/nvidia/gpus"):
         gpu = known.get(address)
         if gpu is None:
-            gpu = {"pci": address, "device": None, "numa_node": None, "name": None, "uuid": None}
+            gpu = {"pci": address, "device": None, "name": None, "uuid": None}
+            gpu.update(pci.place(host, address))
             found.append(gpu)
         for line in (host.text(f"/proc/driver/nvidia/gpus/{address}/information") or "").split(
             "\n"
@@ -74,6 +82,23 @@ def gpus(host: HostRoot) -> list[dict[str, Any]]:
             elif key.strip() == "GPU UUID":
                 gpu["uuid"] = value.strip()
     return found
+
+
+def driver_nodes(host: HostRoot) -> dict[str, dict[str, int | None]]:
+    """The driver's device nodes with their own ``major`` and the one ``registered`` now.
+
+    A node of an earlier load can lead to another driver altogether. A node is left out that is not
+    there, or that is a plain file.
+    """
+    nodes = {}
+    for node, names in _DRIVER_NODES.items():
+        present = host.device_major("/dev/" + node)
+        if present is None:
+            continue
+        majors = (device_major(host, name) for name in names)
+        registered = next((major for major in majors if major is not None), None)
+        nodes[node] = {"major": present, "registered": registered}
+    return nodes
 
 
 def operating_system(host: HostRoot) -> dict[str, str | None]:
@@ -115,7 +140,7 @@ def boot(host: HostRoot) -> dict[str, Any]:
     time = None
     for line in (host.text("/proc/stat") or "").splitlines():
         if line.startswith("btime "):
-            time = _integer(line[6:])
+            time = pci.integer(line[6:])
     return {"boot_id": host.line("/proc/sys/kernel/random/boot_id"), "boot_time": time}
 
 
@@ -133,12 +158,5 @@ def device_major(host: HostRoot, name: str) -> int | None:
         if line.startswith("Block"):
             break
         if len(words) == 2 and words[1] == name:
-            return _integer(words[0])
+            return pci.integer(words[0])
     return None
-
-
-def _integer(text: Optional[str]) -> Optional[int]:
-    try:
-        return int((text or "").strip())
-    except ValueError:
-        return None
