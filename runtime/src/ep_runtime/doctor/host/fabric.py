@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 _UNIT = "nvidia-fabricmanager.service"
 _DPKG_STATUS = "/var/lib/dpkg/status"
 _MAX_STATUS_BYTES = 32 * 1024 * 1024
-_DEB = re.compile(
-    rb"^Package: nvidia-fabric-?manager(?:-\d+)?\nStatus: install ok installed\n(?:.+\n)*?"
-    rb"Version: (?:\d+:)?([\d.]+)",
-    re.MULTILINE,
-)
+_PACKAGE = re.compile(r"^nvidia-fabric-?manager(?:-\d+)?$")
 _RPM = re.compile(r"^nvidia-fabric-?manager ([\d.]+)$", re.MULTILINE)
 
 
@@ -42,8 +38,15 @@ def facts(host: HostRoot, programs: Programs) -> Dict[str, Any]:
 
 
 def _version(host: HostRoot, programs: Programs) -> Optional[str]:
-    match = _DEB.search(host.data(_DPKG_STATUS, _MAX_STATUS_BYTES) or b"")
-    if match:
-        return match.group(1).decode("ascii")
+    status = host.data(_DPKG_STATUS, _MAX_STATUS_BYTES) or b""
+    ours = installed = False
+    for line in status.decode("utf-8", errors="replace").splitlines():
+        field, _colon, value = line.partition(": ")
+        if field == "Package":
+            ours, installed = _PACKAGE.match(value) is not None, False
+        elif field == "Status":
+            installed = value == "install ok installed"
+        elif field == "Version" and ours and installed:
+            return re.split(r"[-+~]", value.rpartition(":")[2])[0]
     found = _RPM.search(programs.output("rpm") or "")
     return found.group(1) if found else None

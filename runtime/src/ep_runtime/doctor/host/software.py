@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .root import HostRoot
 
 _DIST_INFO = re.compile(r"/([A-Za-z0-9_.]+)-([0-9][^/-]*)\.dist-info$")
-_TORCH_CUDA = re.compile(r"^cuda(?:: [^=]+)? = '(\d+\.\d+)'", re.MULTILINE)
+_TORCH_CUDA = re.compile(r"^cuda(?:: [^=\n]+)? = '(\d+\.\d+)'", re.MULTILINE)
 
 
 def facts(host: HostRoot, venv: str) -> Dict[str, Any]:
