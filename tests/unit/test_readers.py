@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
     cuda,
@@ -212,9 +214,9 @@ def test_an_old_node_with_another_major_is_not_usable(tmp_path, monkeypatch):
 
     class Status:
         st_mode = 0o020666
-        st_rdev = gdrcopy.os.makedev(511, 0)
+        st_rdev = os.makedev(511, 0)
 
     monkeypatch.setattr(host, "stat", lambda _path: Status)
     assert gdrcopy.facts(host)["device_ok"] is False
-    Status.st_rdev = gdrcopy.os.makedev(510, 0)
+    Status.st_rdev = os.makedev(510, 0)
     assert gdrcopy.facts(host)["device_ok"] is True
