@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,11 @@ def test_examples_of_the_guides() -> None:
         pool.close()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_classes_of_vllm(pool: RankPool) -> None:
+    pool.run(run_program, 2, name="vllm_classes", backend="reference")
+
+
 def test_every_program_is_tested() -> None:
     found = {path.stem for path in CALLERS.glob("*.py")}
-    assert found == {*PROGRAMS, "guides", "moe"}
+    assert found == {*PROGRAMS, "guides", "moe", "vllm_classes"}
