@@ -184,7 +184,11 @@ BAD_BUFFER: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"num_nvl_bytes": -128}, RuntimeError, "num_nvl_bytes must be a multiple of 128.* got -128"),
     ({"low_latency_mode": False}, RuntimeError, "needs low_latency_mode=True or more than 8 ranks"),
     ({"num_qps_per_rank": 0}, AssertionError, "num_qps_per_rank must be positive, got 0"),
-    ({"backend": "nccl"}, ValueError, "backend must be one of auto, reference, peer, got 'nccl'"),
+    (
+        {"backend": "nccl"},
+        ValueError,
+        "backend must be one of auto, reference, peer, nvshmem, got 'nccl'",
+    ),
     ({"timeout_us": 0}, ValueError, "timeout_us must be an integer >= 1, got 0"),
     ({"num_sms": -1}, ValueError, "num_sms must be an integer >= 0, got -1"),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 
 import pytest
 from ep_runtime import _core, environment
@@ -15,6 +16,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*NVSHMEM, "NVSHMEM_DISABLE_MNNVL", environment.TIMEOUT_VARIABLE]:
         monkeypatch.setenv(name, "?")
         monkeypatch.delenv(name)
+    monkeypatch.setattr(environment, "_set_here", {})
 
 
 NVSHMEM = {
@@ -28,11 +30,18 @@ NVSHMEM = {
 }
 
 
-def apply(allow_nvlink: bool = True, allow_mnnvl: bool = True) -> dict[str, tuple[object, str]]:
-    depth, changes = environment.apply_nvshmem_environment(
-        num_qps_per_rank=4, allow_nvlink=allow_nvlink, allow_mnnvl=allow_mnnvl
+def decide(
+    allow_nvlink: bool = True, allow_mnnvl: bool = True, num_qps_per_rank: int = 4
+) -> environment.NvshmemEnvironment:
+    decided = environment.apply_nvshmem_environment(
+        num_qps_per_rank=num_qps_per_rank, allow_nvlink=allow_nvlink, allow_mnnvl=allow_mnnvl
     )
-    assert os.environ["NVSHMEM_QP_DEPTH"] == str(depth)
+    assert os.environ["NVSHMEM_QP_DEPTH"] == str(decided.depth)
+    return decided
+
+
+def apply(allow_nvlink: bool = True, allow_mnnvl: bool = True) -> dict[str, tuple[object, str]]:
+    changes = decide(allow_nvlink, allow_mnnvl).changes
     return {change.name: (change.before, change.after) for change in changes}
 
 
@@ -49,12 +58,47 @@ def test_what_may_not_be_used() -> None:
     assert changes["NVSHMEM_DISABLE_MNNVL"] == (None, "1")
 
 
-def test_overwrites_the_user_but_for_a_deep_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NVSHMEM_MAX_TEAMS", "128")
-    monkeypatch.setenv("NVSHMEM_QP_DEPTH", "2048")
-    changes = apply()
-    assert changes["NVSHMEM_MAX_TEAMS"] == ("128", "7")
-    assert "NVSHMEM_QP_DEPTH" not in changes
+def test_what_the_user_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = {
+        "NVSHMEM_MAX_TEAMS": "128",
+        "NVSHMEM_QP_DEPTH": "2048",
+        "NVSHMEM_IBGDA_NUM_RC_PER_PE": "8",
+        "NVSHMEM_DISABLE_P2P": "false",
+    }
+    for name, value in users.items():
+        monkeypatch.setenv(name, value)
+    decided = decide()
+    assert decided.contradictions == ()
+    assert not users.keys() & {change.name for change in decided.changes}
+    assert {name: os.environ[name] for name in users} == users
+
+
+def test_what_an_earlier_buffer_set_is_not_the_users() -> None:
+    decide(num_qps_per_rank=32)
+    decided = decide(num_qps_per_rank=4, allow_nvlink=False)
+    assert decided.contradictions == ()
+    changes = {change.name: (change.before, change.after) for change in decided.changes}
+    assert changes["NVSHMEM_IBGDA_NUM_RC_PER_PE"] == ("32", "4")
+    assert changes["NVSHMEM_DISABLE_P2P"] == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allow_nvlink", "sentence"),
+    [
+        ("NVSHMEM_DISABLE_P2P", "1", True, "is '1' .* allow_nvlink.*=True needs '0': unset one"),
+        ("NVSHMEM_DISABLE_P2P", "no", False, "is 'no' .* allow_nvlink.*=False needs '1'"),
+        ("NVSHMEM_IB_ENABLE_IBGDA", "0", True, "post RDMA themselves, which needs '1': unset it"),
+        ("NVSHMEM_IBGDA_NUM_RC_PER_PE", "2", True, "num_qps_per_rank=4 needs at least as many"),
+    ],
+)
+def test_contradictions_are_one_sentence_each(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, allow_nvlink: bool, sentence: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    (found,) = decide(allow_nvlink).contradictions
+    assert found.startswith(name)
+    assert re.search(sentence, found)
+    assert os.environ[name] == value
 
 
 def test_shallow_queue_is_raised_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

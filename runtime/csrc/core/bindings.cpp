@@ -69,4 +69,5 @@ PYBIND11_MODULE(_core, m) {
   m.attr("VERSION") = EP_RUNTIME_VERSION;
   m.attr("COMPILER") = EP_RUNTIME_COMPILER;
   m.attr("WITH_CUDA") = static_cast<bool>(EP_RUNTIME_WITH_CUDA);
+  m.attr("NVSHMEM_VERSION") = EP_RUNTIME_NVSHMEM_VERSION_TEXT;  // empty without it
 }

@@ -52,7 +52,8 @@ class Buffer(HighThroughputCalls):
         comm: an mpi4py communicator in place of ``group`` (not with the reference backend).
         use_fabric: accepted for callers of older versions; the backend chooses its handles.
         rank, group_size: in place of a group, the default process group, started if need be.
-        backend: "auto", "reference" or "peer"; "auto" obeys EP_RUNTIME_BACKEND.
+        backend: "auto", "reference", "peer" or "nvshmem"; "auto" obeys EP_RUNTIME_BACKEND, and
+            else takes "peer" for the ranks of one host, "nvshmem" for those of several.
         timeout_us: bound on every wait for a peer in microseconds; else EP_RUNTIME_TIMEOUT_US,
             else 100 seconds.
         num_sms: SMs that the kernels may use; 0: all of this rank's share. Else
@@ -110,18 +111,21 @@ class Buffer(HighThroughputCalls):
         if not low_latency_mode:
             return
         assert num_qps_per_rank > 0, f"num_qps_per_rank must be positive, got {num_qps_per_rank}."
-        self.nvshmem_qp_depth, self._environment_changes = environment.apply_nvshmem_environment(
+        decided = environment.apply_nvshmem_environment(
             num_qps_per_rank=num_qps_per_rank,
             allow_nvlink=allow_nvlink_for_low_latency_mode,
             allow_mnnvl=allow_mnnvl,
         )
-        self._queue_pairs = environment.QueuePairs(num_qps_per_rank, self.nvshmem_qp_depth)
+        self.nvshmem_qp_depth, self._environment_changes = decided.depth, decided.changes
+        self._queue_pairs = environment.QueuePairs(num_qps_per_rank, decided.depth)
         self.runtime = make_backend(
             ranks,
             num_rdma_bytes,
             backend=backend,
             enable_shrink=enable_shrink,
             num_sms=self._num_sms,
+            num_queue_pairs=num_qps_per_rank,
+            contradictions=decided.contradictions,
         )
         self._has_rdma_peers = "rdma" in self.runtime.transport_report()["peers"]
 

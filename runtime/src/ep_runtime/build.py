@@ -13,7 +13,8 @@ def build_info() -> dict[str, Any]:
 
     Keys: ``version``; ``compiler``; ``cuda`` (whether the kernels are in it);
     ``cuda_version`` (such as "13.0") and ``cuda_architectures`` (such as ["90-real"]), None and
-    empty without kernels.
+    empty without kernels; ``nvshmem_version``, the least that the kernels over NVSHMEM need, None
+    without them.
     """
     info: dict[str, Any] = {
         "version": _core.VERSION,
@@ -21,6 +22,7 @@ def build_info() -> dict[str, Any]:
         "cuda": _core.WITH_CUDA,
         "cuda_version": None,
         "cuda_architectures": [],
+        "nvshmem_version": _core.NVSHMEM_VERSION or None,
     }
     if _core.WITH_CUDA:
         kernels = importlib.import_module("ep_runtime._cuda")

@@ -63,33 +63,79 @@ def _wanted_qp_depth() -> int:
     return max(int(text), _core.DEFAULT_QP_DEPTH)
 
 
+# What this process's buffers have set: a value that is still there is not the user's.
+_set_here: dict[str, str] = {}
+
+# NVSHMEM's spelling of "yes"; everything else is "no".
+_TRUE = ("1", "true", "yes", "on", "y", "t")
+
+
+@dataclass(frozen=True)
+class NvshmemEnvironment:
+    """What was decided for NVSHMEM.
+
+    ``depth`` is the queue-pair depth; ``changes`` what was set; ``contradictions`` one sentence for
+    each value of the user that the arguments rule out: NVSHMEM must not be started with these.
+    """
+
+    depth: int
+    changes: tuple[EnvironmentChange, ...]
+    contradictions: tuple[str, ...]
+
+
+def _contradiction(name: str, users: str, wanted: str, num_qps_per_rank: int) -> str | None:
+    """Say why the user's value can't stand; None where it may."""
+    users_yes, wanted_yes = users.lower() in _TRUE, wanted == "1"
+    if name == "NVSHMEM_DISABLE_P2P" and users_yes != wanted_yes:
+        return (
+            f"NVSHMEM_DISABLE_P2P is {users!r} in the environment, but "
+            f"allow_nvlink_for_low_latency_mode={not wanted_yes} needs {wanted!r}: unset one."
+        )
+    if name == "NVSHMEM_IB_ENABLE_IBGDA" and not users_yes:
+        return (
+            f"NVSHMEM_IB_ENABLE_IBGDA is {users!r} in the environment, but the kernels post RDMA "
+            "themselves, which needs '1': unset it."
+        )
+    too_few = users.isdecimal() and int(users) < num_qps_per_rank
+    if name == "NVSHMEM_IBGDA_NUM_RC_PER_PE" and too_few:
+        return (
+            f"NVSHMEM_IBGDA_NUM_RC_PER_PE is {users!r} in the environment, but "
+            f"num_qps_per_rank={num_qps_per_rank} needs at least as many: unset it or raise it."
+        )
+    return None
+
+
 def apply_nvshmem_environment(
     *, num_qps_per_rank: int, allow_nvlink: bool, allow_mnnvl: bool
-) -> tuple[int, tuple[EnvironmentChange, ...]]:
+) -> NvshmemEnvironment:
     """Set the NVSHMEM variables of a low-latency buffer, before NVSHMEM starts.
 
-    Returns the queue-pair depth and what was changed. Values of the user are overwritten, except
-    a depth of 1024 or more. Raises ValueError for a depth that NVSHMEM would refuse.
+    Values of the user are kept, but for a depth under 1024, which is raised with a warning. Raises
+    ValueError for a depth that NVSHMEM would refuse.
     """
-    depth = _wanted_qp_depth()
     wanted = {
         "NVSHMEM_DISABLE_P2P": "0" if allow_nvlink else "1",
         "NVSHMEM_IB_ENABLE_IBGDA": "1",
         "NVSHMEM_IBGDA_NUM_RC_PER_PE": str(num_qps_per_rank),
-        QP_DEPTH_VARIABLE: str(depth),
         "NVSHMEM_MAX_TEAMS": "7",  # six of its own and one of ours
         "NVSHMEM_DISABLE_NVLS": "1",
         "NVSHMEM_CUMEM_GRANULARITY": str(2**29),
     }
     if not allow_mnnvl:
         wanted["NVSHMEM_DISABLE_MNNVL"] = "1"
-    changes = []
-    for name, value in wanted.items():
+    depth = _wanted_qp_depth()
+    changes, contradictions = [], []
+    for name, value in {**wanted, QP_DEPTH_VARIABLE: str(depth)}.items():
         before = os.environ.get(name)
-        if before != value:
-            os.environ[name] = value
-            changes.append(EnvironmentChange(name, before, value))
-    return depth, tuple(changes)
+        if before == value:
+            continue
+        if before is not None and before != _set_here.get(name) and name != QP_DEPTH_VARIABLE:
+            sentence = _contradiction(name, before, value, num_qps_per_rank)
+            contradictions += [sentence] if sentence else []
+            continue
+        os.environ[name] = _set_here[name] = value
+        changes.append(EnvironmentChange(name, before, value))
+    return NvshmemEnvironment(depth, tuple(changes), tuple(contradictions))
 
 
 class QueuePairs:

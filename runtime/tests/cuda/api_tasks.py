@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def buffer_for(me: Rank, shape: Shape, **options: Any) -> Iterator[Buffer]:
         low_latency_mode=True,
         num_qps_per_rank=shape.num_experts // me.size,
         explicitly_destroy=True,
-        backend="peer",
+        backend=os.environ.get("EP_TEST_BACKEND", "peer"),
         **{"timeout_us": TIMEOUT_US, **options},
     )
     try:

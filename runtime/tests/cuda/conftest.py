@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import shutil
@@ -53,20 +54,51 @@ def mps_env() -> Iterator[dict[str, str]]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
-def pools(mps_env: dict[str, str]) -> Iterator[Callable[[int], RankPool]]:
-    """``pools(n)``: n rank processes; only one size is up at a time."""
-    current: list[RankPool] = []
+# Several ranks on one GPU of a machine that may have no NIC and no network.
+NVSHMEM_ENV = {
+    "NVSHMEM_REMOTE_TRANSPORT": "none",
+    "NVSHMEM_DISABLE_NCCL": "1",
+    "NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "1",
+    "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME": "lo",
+}
+KINDS = {
+    "peer": {"EP_TEST_BACKEND": "peer"},
+    "nvshmem": {"EP_TEST_BACKEND": "nvshmem", **NVSHMEM_ENV},
+    "nvshmem-puts": {
+        "EP_TEST_BACKEND": "nvshmem",
+        "EP_RUNTIME_NVSHMEM_ONLY_PUTS": "1",
+        **NVSHMEM_ENV,
+    },
+    "nvshmem-unordered": {
+        "EP_TEST_BACKEND": "nvshmem",
+        "EP_RUNTIME_NVSHMEM_ONLY_PUTS": "1",
+        "EP_RUNTIME_NVSHMEM_BREAK_ORDER": "1",
+        **NVSHMEM_ENV,
+    },
+}
 
-    def get(size: int) -> RankPool:
-        if current and (current[0].size != size or current[0].broken):
-            current.pop().close()
+
+@pytest.fixture(scope="session")
+def pools(mps_env: dict[str, str]) -> Iterator[Callable[..., RankPool]]:
+    """``pools(n, kind)``: n rank processes for a kind of ``KINDS``; only one pool is up at a time.
+
+    Skips where this build does not hold the kind.
+    """
+    current: list[tuple[str, RankPool]] = []
+
+    def get(size: int, kind: str = "peer") -> RankPool:
+        if kind != "peer" and importlib.util.find_spec("ep_runtime._nvshmem") is None:
+            pytest.skip("this build of ep_runtime holds no kernels over NVSHMEM")
+        if current and (
+            current[0][0] != kind or current[0][1].size != size or current[0][1].broken
+        ):
+            current.pop()[1].close()
         if not current:
-            current.append(RankPool(size, mps_env))
-        return current[0]
+            current.append((kind, RankPool(size, {**mps_env, **KINDS[kind]})))
+        return current[0][1]
 
     yield get
-    for pool in current:
+    for _, pool in current:
         pool.close()
 
 

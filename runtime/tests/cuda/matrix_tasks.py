@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from ep_runtime.backends.base import (
     DispatchRequest,
     DispatchResult,
 )
-from ep_runtime.backends.peer import PeerBackend
+from ep_runtime.backends.device import DeviceBackend
 from ep_runtime.backends.reference import ReferenceBackend
 from ep_runtime.group import resolve_group
 
@@ -44,13 +45,18 @@ def reference_of(me: Rank) -> ReferenceBackend:
     return me.kept["reference"]
 
 
-def peer_for(me: Rank, shape: Shape, num_sms: int = 0) -> PeerBackend:
-    """A fresh one for this shape; the caller destroys it."""
+def backend_for(me: Rank, shape: Shape, num_sms: int = 0) -> DeviceBackend:
+    """A fresh one for this shape, of the kind that EP_TEST_BACKEND names; to be destroyed."""
     ranks = resolve_group(dist.group.WORLD, None, None, None)
     layout = low_latency_layout(shape.max_tokens, shape.hidden, me.size, shape.num_experts)
-    return PeerBackend(
-        ranks, layout.total_bytes, enable_shrink=False, device=me.device, num_sms=num_sms
-    )
+    options = {"enable_shrink": False, "device": me.device, "num_sms": num_sms}
+    if os.environ.get("EP_TEST_BACKEND", "peer") == "peer":
+        from ep_runtime.backends.peer import PeerBackend
+
+        return PeerBackend(ranks, layout.total_bytes, **options)
+    from ep_runtime.backends.nvshmem import NvshmemBackend
+
+    return NvshmemBackend(ranks, layout.total_bytes, num_queue_pairs=8, **options)
 
 
 def dispatch_request(
@@ -139,7 +145,7 @@ def assert_within_one_rounding(
 
 def check_shape(me: Rank, shape: Shape, seed: int, num_sms: int = 0, rounds: int = 2) -> int:
     """All formats and phase splits, round after round on one buffer with no clean between."""
-    peer, reference = peer_for(me, shape, num_sms), reference_of(me)
+    peer, reference = backend_for(me, shape, num_sms), reference_of(me)
     checked = 0
     try:
         splits = itertools.cycle([(SEND_AND_RECEIVE,), (SEND, RECEIVE)])
@@ -172,7 +178,7 @@ def check_shape(me: Rank, shape: Shape, seed: int, num_sms: int = 0, rounds: int
 
 def check_combine(
     me: Rank,
-    peer: PeerBackend,
+    peer: DeviceBackend,
     shape: Shape,
     inputs: Inputs,
     seed: int,

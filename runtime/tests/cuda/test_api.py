@@ -29,11 +29,11 @@ TASKS = [
 @pytest.mark.parametrize(("task", "options"), TASKS, ids=str)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_task(
-    pools: Callable[[int], RankPool], size: int, task: str, options: dict[str, bool], seed: int
+    pools: Callable[..., RankPool], size: int, task: str, options: dict[str, bool], seed: int
 ) -> None:
     pools(size).run(f"api_tasks.{task}", seed=seed, **options)
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_masked_rank(pools: Callable[[int], RankPool], size: int, seed: int) -> None:
+def test_masked_rank(pools: Callable[..., RankPool], size: int, seed: int) -> None:
     pools(size).run("api_tasks.masked_rank", seed=seed)

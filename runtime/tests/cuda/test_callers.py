@@ -16,9 +16,9 @@ PROGRAMS = ["vllm_low_latency", "vllm_high_throughput", "sglang_deepep", "megatr
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_program(pools: Callable[[int], RankPool], name: str, size: int) -> None:
+def test_program(pools: Callable[..., RankPool], name: str, size: int) -> None:
     pools(size).run("caller_tasks.run_program", name=name, backend="peer")
 
 
-def test_examples_of_the_guides(pools: Callable[[int], RankPool]) -> None:
+def test_examples_of_the_guides(pools: Callable[..., RankPool]) -> None:
     pools(8).run("caller_tasks.run_program", name="guides")

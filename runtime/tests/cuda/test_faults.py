@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("shrink", [False, True], ids=["error", "shrink"])
 @pytest.mark.parametrize("phase", ["dispatch", "combine"])
-def test_silent(pools: Callable[[int], RankPool], seed: int, phase: str, shrink: bool) -> None:
+def test_silent(pools: Callable[..., RankPool], seed: int, phase: str, shrink: bool) -> None:
     said = pools(4).run(
         "fault_tasks.one_does_not_come", seed=seed, phase=phase, die=False, shrink=shrink
     )

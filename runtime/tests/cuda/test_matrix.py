@@ -34,28 +34,38 @@ SHAPES = [
 ]
 
 
+KINDS = ["peer", "nvshmem", "nvshmem-puts"]
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
-def test_shape(pools: Callable[[int], RankPool], size: int, shape: Shape, seed: int) -> None:
-    checked = pools(size).run("matrix_tasks.check_shape", shape=shape, seed=seed)
+@pytest.mark.parametrize("kind", KINDS)
+def test_shape(
+    pools: Callable[..., RankPool], kind: str, size: int, shape: Shape, seed: int
+) -> None:
+    checked = pools(size, kind).run("matrix_tasks.check_shape", shape=shape, seed=seed)
     assert min(checked) >= 3
 
 
 @pytest.mark.parametrize("num_sms", [1, 2, 7, 16])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("peer", 1), ("peer", 4), ("nvshmem", 4), ("nvshmem-puts", 4)]
+)
 def test_any_number_of_sms(
-    pools: Callable[[int], RankPool], size: int, num_sms: int, seed: int
+    pools: Callable[..., RankPool], kind: str, size: int, num_sms: int, seed: int
 ) -> None:
     shape = Shape(2048, 8, 64, 48)
-    pools(size).run("matrix_tasks.check_shape", shape=shape, seed=seed, num_sms=num_sms, rounds=1)
+    pools(size, kind).run(
+        "matrix_tasks.check_shape", shape=shape, seed=seed, num_sms=num_sms, rounds=1
+    )
 
 
-def test_more_selections_than_shared_memory(pools: Callable[[int], RankPool], seed: int) -> None:
+def test_more_selections_than_shared_memory(pools: Callable[..., RankPool], seed: int) -> None:
     """Then each block reads topk_idx where it needs it, instead of keeping a copy."""
     pools(1).run("matrix_tasks.check_shape", shape=Shape(128, 8, 16, 8192), seed=seed, rounds=1)
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_one_expert(pools: Callable[[int], RankPool], size: int, seed: int) -> None:
+def test_one_expert(pools: Callable[..., RankPool], size: int, seed: int) -> None:
     shape = Shape(1024, 1, size, 16)
     pools(size).run("matrix_tasks.check_shape", shape=shape, seed=seed)

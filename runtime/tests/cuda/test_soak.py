@@ -30,7 +30,7 @@ def random_shape(draw: random.Random) -> Shape:
     )
 
 
-def test_soak(pools: Callable[[int], RankPool], seed: int) -> None:
+def test_soak(pools: Callable[..., RankPool], seed: int) -> None:
     draw = random.Random(seed)
     pool = pools(RANKS)
     end = time.monotonic() + float(os.environ.get("EP_TEST_SOAK_S", "20"))

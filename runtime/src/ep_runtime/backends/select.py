@@ -15,21 +15,24 @@ from ep_runtime.backends.reference import ReferenceBackend
 from ep_runtime.environment import BACKEND_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ep_runtime.backends.base import Backend
     from ep_runtime.group import RankGroup
 
 _log = logging.getLogger(__name__)
-_NAMES = ("auto", "reference", "peer")
+_NAMES = ("auto", "reference", "peer", "nvshmem")
 
 
 @dataclass(frozen=True)
 class _Wish:
-    """What a rank says before the choice; ``obstacle`` is why it can't use the peer backend."""
+    """What a rank says before the choice; the last two say why it can't use a backend, or None."""
 
     wanted: str
     num_bytes: int
     host: str
-    obstacle: str | None
+    no_peer: str | None
+    no_nvshmem: str | None
 
 
 def _wanted(backend: str) -> str:
@@ -41,7 +44,7 @@ def _wanted(backend: str) -> str:
     return backend
 
 
-def _obstacle() -> str | None:
+def _no_peer() -> str | None:
     if importlib.util.find_spec("ep_runtime._cuda") is None:
         return "this build of ep_runtime holds no CUDA kernels"
     if not torch.cuda.is_available():
@@ -49,8 +52,16 @@ def _obstacle() -> str | None:
     return None
 
 
+def _no_nvshmem(contradictions: tuple[str, ...]) -> str | None:
+    if importlib.util.find_spec("ep_runtime._nvshmem") is None:
+        return "this build of ep_runtime holds no kernels over NVSHMEM"
+    if contradictions:
+        return contradictions[0]
+    return _no_peer()
+
+
 def _choose(wishes: list[_Wish]) -> tuple[str, str]:
-    """Find the name that all ranks arrive at, and why it is not "peer" (or "")."""
+    """Find the name that all ranks arrive at, and why it is only "reference" (or "")."""
     first = wishes[0]
     for rank, wish in enumerate(wishes):
         if wish.wanted != first.wanted:
@@ -65,37 +76,76 @@ def _choose(wishes: list[_Wish]) -> tuple[str, str]:
             )
     if first.wanted == "reference":
         return "reference", ""
-    for rank, wish in enumerate(wishes):
-        obstacle = wish.obstacle
-        if obstacle is None and wish.host != first.host:
-            obstacle = f"it is on another host than rank 0 ({wish.host.split('/')[0]})"
-        if obstacle is None:
-            continue
-        if first.wanted == "peer":
-            raise RuntimeError(f"backend 'peer' can't be used: rank {rank}: {obstacle}.")
-        return "reference", f"rank {rank}: {obstacle}"
-    return "peer", ""
+    problem = _several_hosts(wishes) or _first(wish.no_peer for wish in wishes)
+    if first.wanted != "nvshmem" and problem is None:
+        return "peer", ""
+    if first.wanted == "peer":
+        raise RuntimeError(f"backend 'peer' can't be used: {problem}.")
+    if first.wanted == "nvshmem" or _several_hosts(wishes) is not None:
+        no_nvshmem = _first(wish.no_nvshmem for wish in wishes)
+        if no_nvshmem is None:
+            return "nvshmem", ""
+        if first.wanted == "nvshmem":
+            raise RuntimeError(f"backend 'nvshmem' can't be used: {no_nvshmem.rstrip('.')}.")
+        return "reference", f"{problem}; {no_nvshmem.rstrip('.')}"
+    return "reference", problem or ""
+
+
+def _first(problems: Iterable[str | None]) -> str | None:
+    for rank, problem in enumerate(problems):
+        if problem is not None:
+            return f"rank {rank}: {problem}"
+    return None
+
+
+def _several_hosts(wishes: list[_Wish]) -> str | None:
+    return _first(
+        None
+        if wish.host == wishes[0].host
+        else f"it is on another host than rank 0 ({wish.host.split('/')[0]})"
+        for wish in wishes
+    )
 
 
 def make_backend(
-    ranks: RankGroup, num_bytes: int, *, backend: str, enable_shrink: bool, num_sms: int
+    ranks: RankGroup,
+    num_bytes: int,
+    *,
+    backend: str,
+    enable_shrink: bool,
+    num_sms: int,
+    num_queue_pairs: int,
+    contradictions: tuple[str, ...],
 ) -> Backend:
     """Make the backend that was asked for, or the best that all ranks can use. Collective.
 
     "auto" obeys EP_RUNTIME_BACKEND; else it takes "peer" where all ranks are on one host with
-    GPUs and this build has kernels, and "reference" otherwise, with a warning in the log.
+    GPUs and this build has kernels, "nvshmem" where they are on several, and "reference" where
+    neither can be used, with a warning in the log. ``contradictions`` speak against NVSHMEM.
     """
-    wish = _Wish(_wanted(backend), num_bytes, host_identity(), _obstacle())
+    wish = _Wish(
+        _wanted(backend), num_bytes, host_identity(), _no_peer(), _no_nvshmem(contradictions)
+    )
     name, reason = _choose(ranks.all_gather_object(wish))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     if name == "peer":
         from ep_runtime.backends.peer import PeerBackend  # noqa: PLC0415 - needs _cuda
 
-        device = torch.device("cuda", torch.cuda.current_device())
         return PeerBackend(
             ranks, num_bytes, enable_shrink=enable_shrink, device=device, num_sms=num_sms
         )
+    if name == "nvshmem":
+        from ep_runtime.backends.nvshmem import NvshmemBackend  # noqa: PLC0415
+
+        return NvshmemBackend(
+            ranks,
+            num_bytes,
+            enable_shrink=enable_shrink,
+            device=device,
+            num_queue_pairs=num_queue_pairs,
+            num_sms=num_sms,
+        )
     if reason and ranks.rank == 0:
         _log.warning("ep_runtime uses the slow reference backend on all ranks: %s.", reason)
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     return ReferenceBackend(ranks, num_bytes, enable_shrink=enable_shrink, device=device)
