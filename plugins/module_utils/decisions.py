@@ -111,14 +111,14 @@ def _conflict(item: Dict[str, Any], wanted: str, take_over: bool) -> List[str]:
     parameter, value = item["parameter"], item["value"]
     where = f"{item['source']}:{item['line']} sets {parameter}={value}"
     if _read_after_ours(item["source"]):
-        if _agrees(parameter, wanted, value):
+        if modprobe.gives(parameter, wanted, value):
             return []
         return [
             f"{where}, which the kernel reads after {OPTIONS_FILE} and so puts in its place;"
             " remove it there."
         ]
     # Read before ours: whatever it asks beyond what we set would be lost without a word.
-    if take_over or _agrees(parameter, value or "", wanted):
+    if take_over or modprobe.gives(parameter, value or "", wanted):
         return []
     return [
         f"{where}, which {OPTIONS_FILE} would override; remove it there, or set"
@@ -180,18 +180,9 @@ def stale_images(facts: Dict[str, Any]) -> List[str]:
     ]
 
 
-def _agrees(parameter: str, wanted: str, value: Optional[str]) -> bool:
-    """Whether ``value`` gives what ``wanted`` asks; registry entries beyond it are no matter."""
-    if parameter == DWORDS:
-        given = modprobe.registry_dwords(value)
-        asked = modprobe.registry_dwords(wanted)
-        return all(given.get(key) == number for key, number in asked.items())
-    return modprobe.same_value(parameter, wanted, value)
-
-
 def _satisfied(wanted: Dict[str, str], given: Dict[str, str]) -> bool:
     return all(
-        name in given and _agrees(name, value, given[name]) for name, value in wanted.items()
+        name in given and modprobe.gives(name, value, given[name]) for name, value in wanted.items()
     )
 
 

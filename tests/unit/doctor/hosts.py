@@ -20,10 +20,10 @@ from trees import OUR_LINE, PARAMS, cpio
 DRIVER = "580.159.04"
 OUR_FILE = "etc/modprobe.d/zz-epfleet-nvidia.conf"
 VENV = "opt/epfleet/venv/lib/python3.11/site-packages"
-NVSHMEM = "opt/epfleet/nvshmem/3.4.5/nvidia/nvshmem"
+NVSHMEM = "opt/epfleet/nvshmem/wanted/nvidia/nvshmem"
 SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 RECORDED = "run/epfleet/recorded/"
-_ABI = {"3.3.9": 3, "3.4.5": 3, "3.5.21": 4, "3.6.5": 5, "3.7.2": 6, "3.8.0": 7}
+_ABI = {"3.2.5": 3, "3.3.9": 3, "3.4.5": 3, "3.5.21": 4, "3.6.5": 5, "3.7.2": 6, "3.8.0": 7}
 _NODE = {"nvidiactl": 195, "nvidia-uvm": 506, "gdrdrv": 508}
 
 
@@ -52,6 +52,8 @@ class Tree:
         self.intent: dict = {}
         self.gpus = [f"0000:{0x18 + 0x20 * i:02x}:00.0" for i in range(self.devices)]
         self.nics = [f"0000:{0x19 + 0x20 * i:02x}:00.0" for i in range(self.devices)]
+        # The one that torch asks for; older ones are not for RoCE.
+        self.nvshmem_version = "3.5.21" if layout.link_layer == "Ethernet" else "3.4.5"
         self.images = {layout.kernel: OUR_LINE, layout.older_kernel: OUR_LINE}
         self.parameters = {"stream": "1", "dwords": "PeerMappingOverride=1;"}
         self._system()
@@ -68,7 +70,8 @@ class Tree:
         for kernel, options in self.images.items():
             if options is not None:
                 self.files[self.layout.image.format(kernel)] = self._image(kernel, options)
-        self.files["proc/driver/nvidia/params"] = PARAMS.format(**self.parameters)
+        if "proc/driver/nvidia/version" in self.files:
+            self.files["proc/driver/nvidia/params"] = PARAMS.format(**self.parameters)
         made: set[Path] = set()
         for name, content in self.files.items():
             path = root / name
@@ -240,20 +243,20 @@ class Tree:
         for name, value in lines.items():
             self.line(f"{base}/{name}", value)
 
+    def bridge(self, place: str) -> None:
+        """A PCI bridge at ``place``, without redirection."""
+        address = place.rsplit("/", 1)[-1]
+        self._device(address, place, vendor="0x1000", **{"class": "0x060400"})
+        self.space(address)
+
     def _bus(self) -> None:
         for i in range(self.devices):
             low = 0x15 + 0x20 * i
             root, switch = f"pci0000:{low:02x}", f"0000:{low:02x}:01.0/0000:{low + 1:02x}:00.0"
+            for place in (switch.partition("/")[0], switch):
+                self.bridge(f"{root}/{place}")
             for port in ("00", "01"):
-                address = f"0000:{low + 2:02x}:{port}.0"
-                self._device(
-                    address, f"{root}/{switch}/{address}", vendor="0x1000", **{"class": "0x060400"}
-                )
-                self.space(address)
-            for address in switch.split("/"):
-                place = f"{root}/{switch[: switch.index(address)]}{address}"
-                self._device(address, place, vendor="0x8086", **{"class": "0x060400"})
-                self.space(address)
+                self.bridge(f"{root}/{switch}/0000:{low + 2:02x}:{port}.0")
             link = {
                 "numa_node": str(i),
                 "current_link_width": "16",
@@ -286,8 +289,6 @@ class Tree:
             self.files[f"proc/driver/nvidia/gpus/{gpu}/information"] = (
                 f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{i}\nBus Location: \t {gpu}\n"
             )
-        self.line("sys/class/iommu/placeholder", "")
-        self.remove("sys/class/iommu")
         for i in range(self.layout.nvswitches):
             address = f"0000:{0x60 + i:02x}:00.0"
             place = f"pci0000:5f/0000:5f:0{i}.0/{address}"
@@ -425,12 +426,12 @@ class Tree:
             "__version__ = '2.13.0+cu130'\ncuda: str = '13.0'\n"
         )
         self.files[f"{VENV}/torch-2.13.0.dist-info/METADATA"] = (
-            'Name: torch\nRequires-Dist: nvidia-nvshmem-cu13==3.4.5; platform_system == "Linux"\n'
+            f"Name: torch\nRequires-Dist: nvidia-nvshmem-cu13=={self.nvshmem_version}; "
+            'platform_system == "Linux"\n'
         )
         self.files[f"{VENV}/ep_runtime-0.1.0.dist-info/METADATA"] = "Name: ep-runtime\n"
-        self.nvshmem(NVSHMEM)
-        self.nvshmem(f"{VENV}/nvidia/nvshmem")
-        self.links["opt/epfleet/nvshmem/current"] = "3.4.5"
+        self.nvshmem(NVSHMEM, self.nvshmem_version)
+        self.nvshmem(f"{VENV}/nvidia/nvshmem", self.nvshmem_version)
         self.files["usr/local/cuda/include/cuda.h"] = "#define CUDA_VERSION 13000\n"
         self.files["usr/local/cuda/bin/nvcc"] = ""
 

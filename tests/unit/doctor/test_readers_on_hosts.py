@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import elf
 import pytest
 import yaml
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor import diagnose
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
     facts,
     modinfo,
@@ -26,6 +29,10 @@ from hypothesis import strategies as st
 from layouts import DEBIAN_12, DGX_OS, LAYOUTS, RHEL_9, SLES_15, UBUNTU_2204, UBUNTU_2404
 
 BY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+
+
+with tempfile.TemporaryDirectory(prefix="epfleet-healthy-") as _folder:
+    HEALTHY = facts.gather(str(Tree(DGX_OS).write(Path(_folder))))
 
 
 def gather(tree: Tree, path) -> dict:
@@ -53,8 +60,11 @@ def test_a_healthy_host(tmp_path, layout):
     assert (port["state"], port["rate_gbps"]) == ("ACTIVE", 400.0)
     assert len(port["gids"]) == (4 if layout.link_layer == "Ethernet" else 1)
     assert found["libraries"]["libcuda.so.1"]["version"] == DRIVER
-    assert found["runtime"]["nvshmem_pin"] == {"cuda_major": 13, "version": "3.4.5"}
-    assert found["nvshmem"][0]["plugins"]["ibgda"] == [3]
+    assert found["runtime"]["nvshmem_pin"] == {
+        "cuda_major": 13,
+        "version": "3.5.21" if layout.link_layer == "Ethernet" else "3.4.5",
+    }
+    assert found["nvshmem"][0]["plugins"]["ibgda"] == [found["nvshmem"][0]["plugin_abi"]]
     assert found["fabric"]["nvswitches"] == layout.nvswitches
     assert found["fabric"]["version"] == (DRIVER if layout.nvswitches else None)
     assert found["gdrdrv"]["device_ok"] is True
@@ -242,7 +252,11 @@ def test_no_content_gives_a_traceback(tmp_path, data):
         if kind == "directory":
             (place / name).unlink()
             (place / name).mkdir()
-    json.dumps(facts.gather(str(place)), ensure_ascii=False).encode("utf-8")
+    found = facts.gather(str(place))
+    json.dumps(found, ensure_ascii=False).encode("utf-8")
+    # What no reader stumbles over, no rule may stumble over.
+    for mode in ("auto", "gpu", "cpu"):
+        json.dumps(diagnose.diagnose_fleet({"a": found, "b": HEALTHY}, {"a": {"mode": mode}}))
     shutil.rmtree(place)
 
 

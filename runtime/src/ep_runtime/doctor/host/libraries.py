@@ -48,7 +48,9 @@ def find(host: HostRoot, soname: str, places: List[str]) -> Optional[str]:
 
 def version(host: HostRoot, path: Optional[str]) -> Optional[str]:
     """The version in the name of the file that a library's name leads to."""
-    match = _VERSION.search(host.target(path)) if path else None
+    file = host.target(path) if path else ""
+    # A file that is called by its soname says no version.
+    match = None if path and file.endswith("/" + path.rsplit("/", 1)[-1]) else _VERSION.search(file)
     return match.group(1) if match else None
 
 

@@ -295,8 +295,21 @@ def registry_dwords(value: str | None) -> dict[str, str]:
 def same_value(parameter: str, first: str | None, second: str | None) -> bool:
     """Whether two values of a driver parameter mean the same."""
     if parameter.endswith("RegistryDwords"):
-        return registry_dwords(first) == registry_dwords(second)
+        return _dword_numbers(first) == _dword_numbers(second)
     return bool(_number(first) == _number(second))
+
+
+def gives(parameter: str, wanted: str, value: str | None) -> bool:
+    """Whether ``value`` gives what ``wanted`` asks; registry entries beyond it are no matter."""
+    if parameter.endswith("RegistryDwords"):
+        given = _dword_numbers(value)
+        return all(given.get(key) == number for key, number in _dword_numbers(wanted).items())
+    return same_value(parameter, wanted, value)
+
+
+def _dword_numbers(value: str | None) -> dict[str, Any]:
+    # The driver reads 0x1 and 1 alike.
+    return {key: _number(number) for key, number in registry_dwords(value).items()}
 
 
 def _number(value: str | None) -> Any:
