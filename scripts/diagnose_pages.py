@@ -22,9 +22,9 @@ HEAD = """\
 # What diagnose can find
 
 `ep-doctor`, `playbooks/preflight.yml` and `playbooks/verify.yml` report findings with the
-identities below. Errors keep a run from working, or from working as intended; warnings cost speed or
-are about to become errors. "Mended by" names the role that mends the fault in a rollout; a rollout
-stops before it changes anything only for errors that no role mends.
+identities below. Errors keep a run from working, or from working as intended; warnings cost speed
+or are about to become errors. "Mended by" names the role that mends the fault in a rollout; a
+rollout stops before it changes anything only for errors that no role mends.
 
 These pages are written by `scripts/diagnose_pages.py` from the rules in
 `runtime/src/ep_runtime/doctor/rules/` and their fixtures in `tests/unit/doctor/cases.py`.
