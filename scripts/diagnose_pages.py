@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT / "tests/unit"), str(ROOT / "tests/unit/doctor")]
 import_module("conftest")
 _DOCTOR = "ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor"
 cases, findings = import_module("cases"), import_module("findings")
+logs, message = import_module(_DOCTOR + ".logs"), import_module(_DOCTOR + ".logs.message")
 diagnose, model = import_module(_DOCTOR + ".diagnose"), import_module(_DOCTOR + ".model")
 
 HEAD = """\
@@ -27,7 +28,16 @@ or are about to become errors. "Mended by" names the role that mends the fault i
 rollout stops before it changes anything only for errors that no role mends.
 
 These pages are written by `scripts/diagnose_pages.py` from the rules in
-`runtime/src/ep_runtime/doctor/rules/` and their fixtures in `tests/unit/doctor/cases.py`.
+`runtime/src/ep_runtime/doctor/rules/` and their fixtures in `tests/unit/doctor/cases.py`. Messages
+of logs have [a page of their own](logs.md).
+"""
+
+LOG_HEAD = """\
+# Messages of logs
+
+`ep-doctor explain FILE` looks for these messages of NVSHMEM, NCCL, DeepEP, vLLM, SGLang, the driver
+and the kernel, in any log. `%d` and `%s` stand for numbers and names. This page is written by
+`scripts/diagnose_pages.py`.
 """
 
 
@@ -91,11 +101,31 @@ def index() -> str:
     return "".join(parts)
 
 
+def log_page() -> str:
+    """Return the page of the messages that `ep-doctor explain` knows."""
+    parts = [LOG_HEAD]
+    for module in logs.SUBJECTS:
+        subject = module.__name__.rsplit(".", 1)[-1]
+        parts.append(f"\n## {subject}\n")
+        for item in message.MESSAGES.values():
+            if item.subject != subject:
+                continue
+            texts = "\n".join(f"    {text}" for text in item.texts)
+            parts.append(
+                f"\n### {item.id}: {item.title}\n\nSeverity: {item.severity}.\n\n{texts}\n\n"
+            )
+            parts.append(f"{item.consequence} {item.fix}\n")
+            if item.rules:
+                links = ", ".join(f"[{name}]({name}.md)" for name in item.rules)
+                parts.append(f"\nFindings of the host to look at: {links}.\n")
+    return "".join(parts)
+
+
 def pages() -> dict[str, str]:
     """Return name and content of every page."""
     found = examples()
     written = {f"{rule.id}.md": page(rule, found[rule.id]) for rule in model.RULES.values()}
-    return {"README.md": index(), **written}
+    return {"README.md": index(), "logs.md": log_page(), **written}
 
 
 def main() -> int:

@@ -119,4 +119,5 @@ def finding(found: Rule, evidence: List[Evidence], hosts: List[str]) -> Dict[str
         "consequence": found.consequence,
         "fix": found.fix.format(**first),
         "role": found.role,
+        "rules": [],
     }
