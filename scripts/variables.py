@@ -16,6 +16,7 @@ ROLES = (
     "nvidia_driver",
     "gdrcopy",
     "initramfs",
+    "host_tuning",
     "reboot",
     "nvshmem",
     "ep_runtime",
@@ -54,6 +55,12 @@ FLEET = {
     "epfleet_failure_budget": (
         "0",
         "How many hosts may fail or vanish before the rolling reboot stops.",
+    ),
+    "epfleet_mirror": (
+        "",
+        "A folder on the hosts, or a URL, with the bundle that `bundle.yml` makes: wheels and "
+        "archives come from there and from nowhere else, packages from there and the host's own "
+        "repositories.",
     ),
     "epfleet_pip_args": (
         "[]",

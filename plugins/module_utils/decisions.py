@@ -19,6 +19,8 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.hos
 PREFIX = "NVreg_"
 DWORDS = PREFIX + "RegistryDwords"
 _HEADER = "# Managed by the epfleet.expert_parallel collection; changes here are overwritten.\n"
+# Registry entries of lines that were taken over: with the lines gone, only this remembers them.
+_CARRIED = "# Carried over: "
 _KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
 _VALUE = re.compile(r"^[A-Za-z0-9_.:=+-]*$")
 _REFUSING_COMMANDS = ("true", "false")
@@ -48,8 +50,8 @@ def driver_plan(
     """The option file for a host, whether it is there, and what stands in its way.
 
     ``live`` is ``yes``, ``no`` or ``unknown`` (the module is not loaded). ``planned`` is what
-    ``reboot_need`` takes in check mode. ``problems`` are sentences; with any of them the file
-    must not be written.
+    ``reboot_need`` takes in check mode. ``claims`` are assignments of others that must go for ours
+    to count. ``problems`` are sentences; with any of them the file must not be written.
     """
     problems = _bad_entries(options, "nvidia_driver_options")
     problems += _bad_entries(dwords, "nvidia_driver_registry_dwords")
@@ -62,14 +64,20 @@ def driver_plan(
         )
     config = facts["nvidia"]["modprobe"]
     module = config["module"]
-    foreign = [item for item in config["assignments"] if item["source"] != OPTIONS_FILE]
+    next_load = _next_load(facts)
+    foreign = [item for item in next_load if item["source"] != OPTIONS_FILE]
+    carried: Dict[str, str] = {}
     if entries and take_over:
-        entries = _with_theirs(entries, foreign)
+        carried = _theirs(config["own"], foreign, entries)
     if entries:
-        wanted[DWORDS] = _join(entries)
+        wanted[DWORDS] = _join({**entries, **carried})
+    claims = []
     for item in foreign:
-        if item["parameter"] in wanted:
-            problems += _conflict(item, wanted[item["parameter"]], take_over)
+        if item["parameter"] in wanted and not _compatible(item, wanted[item["parameter"]]):
+            if not take_over:
+                problems.append(_conflict(item))
+            elif _read_after_ours(item["source"]):
+                claims.append({"parameter": item["parameter"], "source": item["source"]})
     for rule in config["rules"]:
         command = (rule["text"].split() or [""])[0].rsplit("/", 1)[-1]
         if rule["kind"] == "install" and command in _REFUSING_COMMANDS:
@@ -80,7 +88,8 @@ def driver_plan(
     content = None
     if wanted:
         line = " ".join(f"{name}={_quoted(name, value)}" for name, value in wanted.items())
-        content = f"{_HEADER}options {module} {line}\n"
+        note = f"{_CARRIED}{_join(carried)}\n" if carried else ""
+        content = f"{_HEADER}{note}options {module} {line}\n"
     live = _live(wanted, facts["nvidia"]["params"])
     current = config["own"] == content
     reload = live == "no" if wanted else not current and facts["nvidia"]["module_loaded"]
@@ -89,42 +98,73 @@ def driver_plan(
         "content": content,
         "wanted": wanted,
         "current": current,
-        "would_load": _satisfied(wanted, config["options"]),
+        "would_load": _satisfied(wanted, _effective(next_load)),
         "live": live,
         "planned": {"change": not current, "reload": reload, "options": wanted},
+        "claims": claims,
         "problems": problems,
     }
 
 
-def _with_theirs(entries: Dict[str, str], foreign: List[Dict[str, Any]]) -> Dict[str, str]:
-    """Our registry entries, and those that others set before us and we would otherwise drop."""
+def _next_load(facts: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """The assignments that a load after the next boot gets.
+
+    /proc/cmdline is this boot's; what was taken out of the boot loader's configuration since is
+    in the record of changes.
+    """
+    changes = facts["changes"] or {}
+    gone = changes.get("command_line", [])
+    if changes.get("boot_id") != facts["boot"]["boot_id"]:
+        gone = []
+    return [
+        item
+        for item in facts["nvidia"]["modprobe"]["assignments"]
+        if item["source"] != modprobe.COMMAND_LINE or item["parameter"] not in gone
+    ]
+
+
+def _effective(assignments: List[Dict[str, Any]]) -> Dict[str, str]:
+    return {item["parameter"]: item["value"] or "" for item in assignments}
+
+
+def _theirs(
+    own: Optional[str], foreign: List[Dict[str, Any]], entries: Dict[str, str]
+) -> Dict[str, str]:
+    """Registry entries that others set before us and we would otherwise drop."""
     theirs: Dict[str, str] = {}
+    for line in (own or "").splitlines():
+        if line.startswith(_CARRIED):
+            theirs = modprobe.registry_dwords(line[len(_CARRIED) :])
     for item in foreign:
-        if item["parameter"] == DWORDS and not _read_after_ours(item["source"]):
+        if item["parameter"] == DWORDS:
             # The kernel takes the last assignment whole; earlier ones never had an effect.
             theirs = modprobe.registry_dwords(item["value"])
-    return {**entries, **{key: value for key, value in theirs.items() if key not in entries}}
+    return {key: value for key, value in theirs.items() if key not in entries}
 
 
-def _conflict(item: Dict[str, Any], wanted: str, take_over: bool) -> List[str]:
-    """What is wrong with someone else's assignment to a parameter that we set to ``wanted``."""
+def _compatible(item: Dict[str, Any], wanted: str) -> bool:
+    """Whether someone else's assignment and ours can both stand."""
     parameter, value = item["parameter"], item["value"]
-    where = f"{item['source']}:{item['line']} sets {parameter}={value}"
     if _read_after_ours(item["source"]):
-        if modprobe.gives(parameter, wanted, value):
-            return []
-        return [
-            f"{where}, which the kernel reads after {OPTIONS_FILE} and so puts in its place;"
-            " remove it there."
-        ]
+        return modprobe.gives(parameter, wanted, value)
     # Read before ours: whatever it asks beyond what we set would be lost without a word.
-    if take_over or modprobe.gives(parameter, value or "", wanted):
-        return []
-    return [
+    return modprobe.gives(parameter, value or "", wanted)
+
+
+def _conflict(item: Dict[str, Any]) -> str:
+    """What is wrong with someone else's assignment to a parameter that we set."""
+    where = f"{item['source']}:{item['line']} sets {item['parameter']}={item['value']}"
+    if _read_after_ours(item["source"]):
+        return (
+            f"{where}, which the kernel reads after {OPTIONS_FILE} and so puts in its place;"
+            " remove it there, or set nvidia_driver_take_over to true to have it taken out"
+            " (rollback puts it back)."
+        )
+    return (
         f"{where}, which {OPTIONS_FILE} would override; remove it there, or set"
         " nvidia_driver_take_over to true to let ours win (registry entries that ours lacks are"
         " carried over)."
-    ]
+    )
 
 
 def _read_after_ours(source: str) -> bool:
@@ -146,13 +186,14 @@ def reboot_need(
     planned = planned or {"change": False, "reload": False}
     nvidia = facts["nvidia"]
     config, params = nvidia["modprobe"], nvidia["params"]
+    load_values = _effective(_next_load(facts))
     ours = {i["parameter"] for i in config["assignments"] if i["source"] == OPTIONS_FILE}
     reasons = []
     for parameter in sorted(ours) if mode == "gpu" else ():
         name = parameter[len(PREFIX) :] if parameter.startswith(PREFIX) else parameter
         if params is None or name not in params:
             continue
-        load = config["options"][parameter]
+        load = load_values[parameter]
         if not modprobe.same_value(parameter, params[name], load):
             reasons.append(
                 f"{name} is {params[name] or 'empty'} in the loaded driver, {load} at its next load"

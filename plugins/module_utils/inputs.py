@@ -22,6 +22,7 @@ SETTINGS: Dict[str, Any] = {
     "failure_budget": 0,
     "serial": [1, "25%"],
     "pip_args": [],
+    "mirror": "",
     "become": True,
 }
 
@@ -33,6 +34,13 @@ def settings(variables: Dict[str, Any]) -> Dict[str, Any]:
     values["become"] = _boolean(values["become"])
     if isinstance(values["failure_budget"], str) and values["failure_budget"].isdigit():
         values["failure_budget"] = int(values["failure_budget"])
+    if (
+        values["mirror"]
+        and isinstance(values["mirror"], str)
+        and isinstance(values["pip_args"], list)
+    ):
+        wheels = values["mirror"].rstrip("/") + "/wheels"
+        values["pip_args"] = ["--no-index", "--find-links", wheels, *values["pip_args"]]
     return values
 
 
@@ -58,6 +66,12 @@ def host_problems(variables: Dict[str, Any], values: Dict[str, Any]) -> List[str
     arguments = values["pip_args"]
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
         problems.append(f"epfleet_pip_args is {arguments!r}; it must be a list of pip arguments.")
+    mirror = values["mirror"]
+    if not isinstance(mirror, str) or (mirror and not re.match(r"^(/|https?://|file:///)", mirror)):
+        problems.append(
+            f"epfleet_mirror is {mirror!r}; it must be a URL, or a folder on the hosts such as"
+            " /srv/bundle."
+        )
     problems += _nvshmem_problems(variables)
     return problems + _benchmark_problems(variables)
 

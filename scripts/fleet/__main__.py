@@ -1,4 +1,4 @@
-"""The test fleet's command line: `python scripts/fleet check|up|down|inventory`.
+"""The test fleet's command line: `python scripts/fleet check|up|start|down|inventory`.
 
 `check` exits 0 when hosts can be booted here and 1 otherwise, with the reasons on standard output.
 `inventory` prints Ansible's inventory as JSON; with no fleet running it is an empty group.
@@ -12,7 +12,6 @@ import os
 import platform
 import shutil
 import sys
-from pathlib import Path
 from typing import Any
 
 import cache
@@ -66,12 +65,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("check")
-    commands.add_parser("up").add_argument("--count", type=int, default=3)
+    up = commands.add_parser("up")
+    up.add_argument("systems", nargs="+", choices=sorted(cache.SYSTEMS), help="one for each host")
+    up.add_argument("--bind", action="append", default=[], metavar="SOURCE:TARGET")
+    up.add_argument("--wheels", action="store_true", help="the roles' wheels, at /srv/wheels")
+    commands.add_parser("start", help="a host that is down").add_argument("name")
     commands.add_parser("down")
     commands.add_parser("inventory")
     supervise = commands.add_parser("supervise")  # started by `up`, one for each host
     supervise.add_argument("name")
-    supervise.add_argument("wheels", type=Path)
     arguments = parser.parse_args()
 
     if arguments.command == "check":
@@ -86,14 +88,18 @@ def main() -> int:
         for reason in obstacles():
             print(f"fleet: {reason}", file=sys.stderr)
             return 1
-        fleet = hosts.up(arguments.count)
+        binds = [*arguments.bind, *([f"{cache.wheels()}:/srv/wheels"] if arguments.wheels else [])]
+        fleet = hosts.up(arguments.systems, binds)
         print("\n".join(f"{host.name} {host.address}" for host in fleet.hosts))
     else:
         fleet_or_none = hosts.load()
         if fleet_or_none is None:
-            raise RuntimeError("no fleet is described, so there is no host to supervise")
+            raise RuntimeError("no fleet is described, so there is no host to start")
         host = next(host for host in fleet_or_none.hosts if host.name == arguments.name)
-        return hosts.supervise(host, fleet_or_none.bridge, arguments.wheels)
+        if arguments.command == "supervise":
+            return hosts.supervise(fleet_or_none, host)
+        hosts.start(host)
+        hosts.wait([host])
     return 0
 
 

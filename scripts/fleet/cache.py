@@ -6,19 +6,18 @@ import hashlib
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from paths import REPOSITORY, cache_directory, locked
 
-SUITE = "bookworm"
-HOST_PYTHON = (3, 11)  # what SUITE ships: the wheels are fetched for it
+HOST_PYTHON = (3, 11)  # what debian12 ships: the wheels are fetched for it
 # A system that can be rolled out to: a kernel of its own to build an initramfs for, a compiler and
 # Python's headers for the wheel, and sudo, since the roles become root from an ordinary account.
 PACKAGES = (
     "ca-certificates",
     "dbus",
     "g++",
-    "initramfs-tools",
     "iproute2",
     "kmod",
     "linux-image-cloud-amd64",
@@ -32,6 +31,39 @@ PACKAGES = (
     "udev",
     "zstd",
 )
+# With what a kernel module is built from, for hosts whose driver comes by DKMS.
+MODULE_PACKAGES = ("dkms", "linux-headers-cloud-amd64")
+
+
+@dataclass(frozen=True)
+class System:
+    """A kind of test host: its Debian suite and what it has beside PACKAGES."""
+
+    suite: str
+    packages: tuple[str, ...]
+    customize: str = ""
+
+
+# Leaves the kernel before the newest, with the newest one's packages in /srv/kernel to upgrade to.
+HOLD_BACK_KERNEL = """
+apt-get -q update
+newest=$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: linux-image-//p')
+older=$(apt-cache search --names-only '^linux-image-6[.]1[.]0-.*-cloud-amd64$' | cut -d ' ' -f 1 |
+  sed 's/^linux-image-//' | sort -V | grep -v -F "$newest" | tail -n 1)
+mkdir -p /srv/kernel && chmod 0777 /srv/kernel && cd /srv/kernel
+apt-get -q download "linux-image-$newest" "linux-headers-$newest" \
+  "linux-headers-${newest%-cloud-amd64}-common"
+apt-get -q -y --no-install-recommends install "linux-image-$older" "linux-headers-$older"
+apt-get -q -y purge linux-image-cloud-amd64 linux-headers-cloud-amd64 "linux-image-$newest" \
+  "linux-headers-$newest" "linux-headers-${newest%-cloud-amd64}-common"
+apt-get -q clean
+"""
+SYSTEMS = {
+    "debian12": System("bookworm", ("initramfs-tools",)),
+    "debian12-dkms": System("bookworm", ("initramfs-tools", *MODULE_PACKAGES), HOLD_BACK_KERNEL),
+    "debian13-dkms": System("trixie", ("initramfs-tools", *MODULE_PACKAGES)),
+    "debian13-dracut": System("trixie", ("dracut", *MODULE_PACKAGES)),
+}
 USER = "deploy"
 # What the roles ask for beside the requirement files: NVSHMEM's wheel and pip's own tools.
 EXTRA_WHEELS = ("nvidia-nvshmem-cu13==3.4.5", "pip", "setuptools", "wheel")
@@ -55,23 +87,26 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
-def _keep_only(newest: Path) -> None:
-    """Remove the older versions beside `newest`: each is over a gigabyte and none is used again."""
-    for other in newest.parent.iterdir():
+def _keep_only(newest: Path, versions: str = "*") -> None:
+    """Remove the older `versions` beside `newest`: each is large and none is used again."""
+    for other in newest.parent.glob(versions):
         if other != newest and other.is_dir():
             shutil.rmtree(other)
 
 
-def template() -> Path:
-    """Return the hosts' system tree, made with mmdebstrap on the first call (about a minute)."""
+def template(name: str) -> Path:
+    """Return the tree of system `name`, made with mmdebstrap on the first call (some minutes)."""
+    system = SYSTEMS[name]
+    packages = (*PACKAGES, *system.packages)
+    customize = CUSTOMIZE + system.customize
     parent = cache_directory() / "template"
-    tree = parent / _digest(SUITE, CUSTOMIZE, *PACKAGES)
-    with locked(cache_directory() / "template.lock"):
+    tree = parent / f"{name}-{_digest(system.suite, customize, *packages)}"
+    with locked(cache_directory() / f"template-{name}.lock"):
         if tree.is_dir():
             return tree
-        print(f"fleet: making the hosts' system tree in {tree}", flush=True)
+        print(f"fleet: making the system tree {tree}", flush=True)
         parent.mkdir(parents=True, exist_ok=True)
-        unfinished = parent / "unfinished"
+        unfinished = parent / f"unfinished.{name}"
         shutil.rmtree(unfinished, ignore_errors=True)
         subprocess.run(
             [
@@ -79,16 +114,16 @@ def template() -> Path:
                 "--quiet",
                 "--mode=root",
                 "--variant=minbase",
-                f"--include={','.join(PACKAGES)}",
-                f'--customize-hook=chroot "$1" sh -c {_quoted(CUSTOMIZE)}',
-                SUITE,
+                f"--include={','.join(packages)}",
+                f'--customize-hook=chroot "$1" sh -c {_quoted(customize)}',
+                system.suite,
                 str(unfinished),
             ],
             check=True,
             stdin=subprocess.DEVNULL,
         )
         unfinished.rename(tree)
-        _keep_only(tree)
+        _keep_only(tree, f"{name}-{'[0-9a-f]' * 12}")
     return tree
 
 

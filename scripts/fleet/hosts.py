@@ -40,6 +40,7 @@ class Fleet:
     bridge: str
     subnet: str
     key: str
+    binds: list[str]  # read-only folders for the hosts, SOURCE:TARGET each
     hosts: list[Host]
 
 
@@ -54,7 +55,7 @@ def load() -> Fleet | None:
         raw = json.loads(state_file().read_text())
     except FileNotFoundError:
         return None
-    return Fleet(raw["bridge"], raw["subnet"], raw["key"], [Host(**host) for host in raw["hosts"]])
+    return Fleet(**{**raw, "hosts": [Host(**host) for host in raw["hosts"]]})
 
 
 def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -112,8 +113,11 @@ def _prepare_tree(fleet: Fleet, host: Host, template: Path) -> None:
     _run("chroot", str(root), "chown", "-R", f"{cache.USER}:", f"/home/{cache.USER}/.ssh")
 
 
-def supervise(host: Host, bridge: str, wheels: Path) -> int:
-    """Run the host until it powers off, again after each reboot; one line a boot in `boots`."""
+def supervise(fleet: Fleet, host: Host) -> int:
+    """Run the host until it powers off, again after each reboot; one line a boot in `boots`.
+
+    With a file `stay-down` beside it the host does not come back from a reboot.
+    """
     directory = Path(host.directory)
     command = [
         "systemd-nspawn",
@@ -125,8 +129,8 @@ def supervise(host: Host, bridge: str, wheels: Path) -> int:
         f"--directory={directory / 'root'}",
         f"--hostname={host.name}",
         f"--machine={host.name}-{run_identity()}",
-        f"--network-bridge={bridge}",
-        f"--bind-ro={wheels}:/srv/wheels",
+        f"--network-bridge={fleet.bridge}",
+        *(f"--bind-ro={bind}" for bind in fleet.binds),
         "--boot",
     ]
     while True:
@@ -138,7 +142,7 @@ def supervise(host: Host, bridge: str, wheels: Path) -> int:
             )
             (directory / "nspawn.pid").write_text(str(process.pid))
             status = process.wait()
-        if status != REBOOT_STATUS:
+        if status != REBOOT_STATUS or (directory / "stay-down").exists():
             return status
 
 
@@ -150,14 +154,15 @@ def _answers(address: str) -> bool:
         return False
 
 
-def up(count: int) -> Fleet:
-    """Boot `count` hosts, removing first what an earlier or crashed run of this checkout left.
+def up(systems: list[str], binds: list[str]) -> Fleet:
+    """Boot one host for each name in `systems`, removing first what an earlier run left.
 
-    Raises RuntimeError naming the host that did not answer in time, with the end of its console.
+    `binds` are read-only folders for the hosts, `SOURCE:TARGET` each. Raises RuntimeError naming
+    the host that did not answer in time, with the end of its console.
     """
     down()
-    template, wheels = cache.template(), cache.wheels()
-    directory = _make_run_directory(count)
+    templates = [cache.template(system) for system in systems]
+    directory = _make_run_directory(len(systems))
     with locked(cache_directory() / "subnet.lock"):
         subnet, bridge = _free_subnet(), f"epf-{run_identity()}"
         _run("ip", "link", "add", bridge, "type", "bridge")
@@ -165,23 +170,34 @@ def up(count: int) -> Fleet:
         _run("ip", "link", "set", bridge, "up")
     key = directory / "id_ed25519"
     _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key))
-    names = [f"ep{number}" for number in range(1, count + 1)]
+    names = [f"ep{number}" for number in range(1, len(systems) + 1)]
     hosts = [
         Host(name, f"{subnet}.{10 + number}", str(directory / name))
         for number, name in enumerate(names, start=1)
     ]
-    fleet = Fleet(bridge, subnet, str(key), hosts)
+    fleet = Fleet(bridge, subnet, str(key), binds, hosts)
     state_file().write_text(json.dumps(asdict(fleet), indent=2) + "\n")
-    for host in hosts:
+    for host, template in zip(hosts, templates):
         _prepare_tree(fleet, host, template)
-        supervisor = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent), "supervise", host.name, str(wheels)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        (Path(host.directory) / "supervisor.pid").write_text(str(supervisor.pid))
+        start(host)
+    wait(hosts)
+    return fleet
+
+
+def start(host: Host) -> None:
+    """Start the host's supervisor, which outlives this process."""
+    supervisor = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent), "supervise", host.name],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    (Path(host.directory) / "supervisor.pid").write_text(str(supervisor.pid))
+
+
+def wait(hosts: list[Host]) -> None:
+    """Wait until all answer; RuntimeError with the end of the console of one that does not."""
     deadline = time.monotonic() + BOOT_TIMEOUT_S
     for host in hosts:
         while not _answers(host.address):
@@ -192,7 +208,6 @@ def up(count: int) -> Fleet:
                     f"the end of its console:\n{console[-2000:]}"
                 )
             time.sleep(0.3)
-    return fleet
 
 
 def _owned_pid(pid_file: Path, marker: str) -> int | None:
@@ -228,6 +243,8 @@ def down() -> None:
     _end({folder / "nspawn.pid": str(folder) for folder in folders}, signal.SIGTERM, signal.SIGKILL)
     for folder in folders:
         _run("umount", "--lazy", str(folder / "root"), check=False)
+        # The kernel removes a dead host's interface when it gets to it; a new host can't wait.
+        _run("ip", "link", "delete", f"vb-{folder.name}-{run_identity()}", check=False)
     _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)
     if directory.is_mount():
         _run("umount", "--lazy", str(directory))

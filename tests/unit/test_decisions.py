@@ -89,18 +89,50 @@ def test_our_value_of_a_shared_entry_wins_a_take_over(tmp_path):
     assert plan(found, take_over=True)["content"] == CONTENT
 
 
-@pytest.mark.parametrize("take_over", [False, True])
-@pytest.mark.parametrize(
-    ("tree", "where"),
-    [
-        ({"etc/modprobe.d/zzz.conf": THEIRS}, "/etc/modprobe.d/zzz.conf:1"),
-        ({"proc/cmdline": "nvidia.NVreg_RegistryDwords=RMForce=1"}, "/proc/cmdline:1"),
-    ],
-)
-def test_what_is_read_after_us_cannot_be_taken_over(tmp_path, tree, where, take_over):
-    problems = plan(gather(tmp_path, tree), take_over=take_over)["problems"]
+READ_LATER = [
+    ({"etc/modprobe.d/zzz.conf": THEIRS}, "/etc/modprobe.d/zzz.conf"),
+    ({"proc/cmdline": "nvidia.NVreg_RegistryDwords=RMForce=1"}, "/proc/cmdline"),
+]
+
+
+@pytest.mark.parametrize(("tree", "where"), READ_LATER)
+def test_what_is_read_after_us_is_named(tmp_path, tree, where):
+    problems = plan(gather(tmp_path, tree))["problems"]
     assert problems
-    assert all(text.startswith(where) and "remove it there" in text for text in problems)
+    assert all(text.startswith(where + ":1") and "remove it there" in text for text in problems)
+
+
+@pytest.mark.parametrize(("tree", "where"), READ_LATER)
+def test_what_is_read_after_us_is_claimed_by_choice(tmp_path, tree, where):
+    taken = plan(gather(tmp_path, tree), take_over=True)
+    assert taken["problems"] == []
+    assert {claim["source"] for claim in taken["claims"]} == {where}
+    assert "NVreg_RegistryDwords" in {claim["parameter"] for claim in taken["claims"]}
+    assert "RMForce=1" in taken["content"]
+
+
+def test_entries_of_claimed_lines_stay_when_the_lines_are_gone(tmp_path):
+    taken = plan(gather(tmp_path, READ_LATER[0][0]), take_over=True)
+    (tmp_path / "etc/modprobe.d/zzz.conf").unlink()
+    again = plan(gather(tmp_path, {OUR_FILE: taken["content"]}), take_over=True)
+    assert (again["content"], again["current"]) == (taken["content"], True)
+
+
+def test_a_command_line_counts_as_it_will_be_at_the_next_boot(tmp_path):
+    tree = {
+        "proc/cmdline": "nvidia.NVreg_RegistryDwords=RMForce=1",
+        OUR_FILE: CONTENT,
+        **loaded("1", "RMForce=1"),
+        "proc/sys/kernel/random/boot_id": "this-boot\n",
+        "var/lib/epfleet/changes.json": '{"boot_id": "this-boot", "command_line":'
+        ' ["NVreg_RegistryDwords"]}',
+    }
+    found = gather(tmp_path, tree)
+    assert (plan(found)["would_load"], plan(found)["problems"]) == (True, [])
+    assert decisions.reboot_need(found, "gpu", "when_needed")["needed"]
+    # The boot that should have been without it still has it: that is no longer excused.
+    found = gather(tmp_path, {"proc/sys/kernel/random/boot_id": "next-boot\n"})
+    assert plan(found)["problems"]
 
 
 def test_a_rule_that_keeps_the_driver_from_loading_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""What the fleet's tests share: its hosts, and the records that the scenario keeps of its runs."""
+"""What tests over a fleet share: its hosts, and the records that a scenario keeps of its runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from testinfra.utils.ansible_runner import AnsibleRunner
 
 SCENARIO = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"])
-RESULTS = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "build" / "fleet"
+RESULTS = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "build" / SCENARIO.name
 INVENTORY = SCENARIO / "inventory"
 RUNNER = AnsibleRunner(str(INVENTORY))
 NAMES = RUNNER.get_hosts("ep_fleet")

@@ -1,6 +1,6 @@
-"""Writes down which task reported a change on which host, one JSON file for each run of a playbook.
+"""Writes down which tasks changed a host, and which reached it, one JSON file for each run.
 
-What check mode promised can then be compared with what a real run did.
+What check mode promised can then be compared with what a real run did, and a run's cost be counted.
 """
 
 # SPDX-License-Identifier: Apache-2.0
@@ -14,10 +14,24 @@ from pathlib import Path
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 
+# Actions that do their work on the controller.
+LOCAL = {
+    f"ansible.builtin.{name}"
+    for name in (
+        "assert",
+        "debug",
+        "fail",
+        "include_role",
+        "include_tasks",
+        "include_vars",
+        "set_fact",
+    )
+} | {"ansible.builtin.validate_argument_spec", "epfleet.expert_parallel.check_fleet"}
+
 DOCUMENTATION = """
 name: record_changes
 type: aggregate
-short_description: Record the changes of each run
+short_description: Record the changes of each run, and the tasks that reach hosts
 description: Writes a JSON file for each run of a playbook into the folder $EPFLEET_CHANGES.
 requirements:
   - enable in configuration
@@ -36,13 +50,17 @@ class CallbackModule(CallbackBase):
             "check": bool(context.CLIARGS.get("check")),
             "started": time.time(),
             "changes": [],
+            "reached": [],
         }
 
     def v2_runner_on_ok(self, result):
+        # The role's prefix is left out: it is there or not by how the role was entered.
+        task = result._task.get_name().rsplit(" : ", 1)[-1]
+        entry = [result._host.get_name(), task]
         if result.is_changed():
-            # The role's prefix is left out: it is there or not by how the role was entered.
-            task = result._task.get_name().rsplit(" : ", 1)[-1]
-            self._record["changes"].append([result._host.get_name(), task])
+            self._record["changes"].append(entry)
+        if result._task.action not in LOCAL and not result._task.delegate_to:
+            self._record["reached"].append(entry)
 
     def v2_playbook_on_stats(self, stats):
         folder = Path(os.environ["EPFLEET_CHANGES"])

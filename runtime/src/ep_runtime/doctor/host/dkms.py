@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from .root import HostRoot
@@ -54,13 +54,21 @@ def _failure(host: HostRoot, path: str) -> Optional[Dict[str, Any]]:
     text = host.text(path)
     if text is None:
         return None
+    error = first_error(text)
+    if error is None:
+        return None
     kernel = _FOR_KERNEL.search(text)
+    return {
+        "kernel": kernel.group(1) if kernel else None,
+        "log": path,
+        "line": error[0],
+        "error": error[1],
+    }
+
+
+def first_error(text: str) -> Optional[Tuple[int, str]]:
+    """Number and text of the first line of a build's output that is an error."""
     for number, line in enumerate(text.splitlines(), 1):
         if _ERROR.search(line):
-            return {
-                "kernel": kernel.group(1) if kernel else None,
-                "log": path,
-                "line": number,
-                "error": line.strip()[:300],
-            }
+            return number, line.strip()[:300]
     return None
