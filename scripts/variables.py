@@ -62,6 +62,15 @@ FLEET = {
         "archives come from there and from nowhere else, packages from there and the host's own "
         "repositories.",
     ),
+    "epfleet_accepted_findings": (
+        "[]",
+        "Findings that are no reason to stop a rollout or to fail `verify.yml`, such as "
+        "`[EPD308]`; all are in [diagnose](diagnose/README.md).",
+    ),
+    "epfleet_findings_dir": (
+        "empty",
+        "Directory on the controller where `findings.json` and `findings.html` are written.",
+    ),
     "epfleet_pip_args": (
         "[]",
         'Arguments for every call of pip on the hosts, such as `["--no-index", "--find-links", '

@@ -7,15 +7,15 @@ Runs on the controller and connects to nothing.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import inputs
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.role_defaults import (
+    role_defaults,
+)
 
-_ROLES = Path(__file__).resolve().parents[2] / "roles"
 _ROLE_VARIABLES = {
     "nvshmem": ("nvshmem_version", "nvshmem_cuda_major"),
     "ep_benchmark": (
@@ -81,18 +81,12 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
         names = ["epfleet_" + name for name in inputs.SETTINGS]
         own = {name: self._templar.template(variables[name]) for name in names if name in variables}
         for role, role_variables in _ROLE_VARIABLES.items():
-            defaults = self._defaults(role)
+            defaults = role_defaults(role)
             for name in role_variables:
                 value = variables.get(name, defaults.get(name))
                 if name in variables or not self._templar.is_template(value):
                     own[name] = self._templar.template(value)
         return own
-
-    @staticmethod
-    def _defaults(role: str) -> dict[str, Any]:
-        path = _ROLES / role / "defaults" / "main.yml"
-        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return content if isinstance(content, dict) else {}
 
     def _fleet(self, hosts: list[str], variables: dict[str, Any]) -> list[str]:
         """Compare the hosts; ranks and experts are those that the benchmark would use."""
@@ -101,7 +95,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             every = variables["hostvars"][host]
             picked: dict[str, Any] = {"epfleet": every["ansible_facts"]["epfleet"]}
             for role, names in _ROLE_VARIABLES.items():
-                defaults = self._defaults(role)
+                defaults = role_defaults(role)
                 for name in names:
                     value = every[name] if name in every else defaults.get(name)
                     picked[name] = None if self._templar.is_template(value) else value

@@ -20,9 +20,10 @@ def _limited(value: Any) -> bool:
     ERROR,
     "Processes may not lock the memory that RDMA needs",
     "Registering memory with the NIC fails: `ibv_reg_mr ... Cannot allocate memory`.",
-    "Write `* - memlock unlimited` to /etc/security/limits.d/90-rdma.conf and DefaultLimitMEMLOCK="
-    "infinity to /etc/systemd/system.conf.d/90-rdma.conf, then log in anew. Containers:"
-    " `--ulimit memlock=-1`.",
+    "Set host_tuning_memlock: true and run role host_tuning, then log in anew (by hand: `* -"
+    " memlock"
+    " unlimited` in a file of /etc/security/limits.d, DefaultLimitMEMLOCK=infinity in one of"
+    " /etc/systemd/system.conf.d). Containers: `--ulimit memlock=-1`.",
 )
 def memlock(facts: Facts, intent: Intent) -> List[Evidence]:
     """The limit of the session that read the facts, where it is not root's privilege to ignore it
@@ -39,8 +40,10 @@ def memlock(facts: Facts, intent: Intent) -> List[Evidence]:
     WARNING,
     "Ordinary users may not lock the memory that RDMA needs",
     "Runs work as root and fail for everyone else: `ibv_reg_mr ... Cannot allocate memory`.",
-    "Write `* - memlock unlimited` to /etc/security/limits.d/90-rdma.conf and DefaultLimitMEMLOCK="
-    "infinity to /etc/systemd/system.conf.d/90-rdma.conf.",
+    "Set host_tuning_memlock: true and run role host_tuning; by hand `* - memlock unlimited` in"
+    " a file of"
+    " /etc/security/limits.d and DefaultLimitMEMLOCK=infinity in one of"
+    " /etc/systemd/system.conf.d.",
 )
 def memlock_of_users(facts: Facts, intent: Intent) -> List[Evidence]:
     """PAM's limits count for logins, systemd's for its units and for job schedulers; neither
@@ -65,7 +68,8 @@ def memlock_of_users(facts: Facts, intent: Intent) -> List[Evidence]:
     WARNING,
     "The kernel balances memory between NUMA nodes",
     "Pages of running ranks are moved: single calls take 16 to 31 ms longer.",
-    "`sysctl -w kernel.numa_balancing=0`, and the same in a file of /etc/sysctl.d.",
+    "Set host_tuning_numa_balancing_off: true and run role host_tuning; by hand `sysctl -w"
+    " kernel.numa_balancing=0`, and the same in a file of /etc/sysctl.d.",
 )
 def numa_balancing(facts: Facts, intent: Intent) -> List[Evidence]:
     """Automatic NUMA balancing unmaps pages to see who uses them."""
