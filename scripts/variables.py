@@ -68,7 +68,7 @@ FLEET = {
         "`[EPD308]`; all are in [diagnose](diagnose/README.md).",
     ),
     "epfleet_findings_dir": (
-        "empty",
+        "",
         "Directory on the controller where `findings.json` and `findings.html` are written.",
     ),
     "epfleet_pip_args": (
