@@ -77,10 +77,56 @@ def test_without_any_copy_the_error_says_what_to_install(monkeypatch: pytest.Mon
         nvshmem_library.load(13)
 
 
-def test_two_copies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvshmem_library, "mapped_copies", lambda: ["/a/x.so", "/b/x.so"])
-    with pytest.raises(RuntimeError, match=r"two copies of NVSHMEM, /a/x\.so and /b/x\.so"):
-        nvshmem_library.load(13)
+def make_copy(folder: Path, patch: int) -> Path:
+    """A library that only tells its version, under NVSHMEM's name."""
+    folder.mkdir()
+    source = folder / "copy.c"
+    source.write_text(
+        "void nvshmemx_vendor_get_version_info(int *a, int *b, int *c)"
+        f"{{ *a = 3; *b = 9; *c = {patch}; }}\n"
+    )
+    file = folder / nvshmem_library.NAME
+    soname = f"-Wl,-soname,{nvshmem_library.NAME}"
+    subprocess.run(["cc", "-shared", "-fPIC", soname, "-o", file, source], check=True)
+    return file
+
+
+LOADING = """
+import ctypes, logging, sys
+logging.basicConfig()
+ctypes.CDLL(sys.argv[1])  # as torch maps its own copy: by path
+from ep_runtime.backends import nvshmem_library
+nvshmem_library.compiled_version = lambda: (3, 9, 1)
+try:
+    found = nvshmem_library.load(13)
+    print(found.path, found.version)
+except RuntimeError as error:
+    print("refused:", error)
+print(len(nvshmem_library.mapped_copies()))
+"""
+
+
+@pytest.mark.parametrize("preloaded", [True, False])
+def test_the_copy_that_was_mapped_first_counts(tmp_path: Path, preloaded: bool) -> None:
+    torchs, newer = make_copy(tmp_path / "torch", 0), make_copy(tmp_path / "newer", 2)
+    environment = {**os.environ, "NVSHMEM_DIR": str(tmp_path)}
+    if preloaded:
+        environment["LD_PRELOAD"] = str(newer)
+    run = subprocess.run(
+        [sys.executable, "-c", LOADING, str(torchs)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer, copies = run.stdout.splitlines()
+    if preloaded:
+        assert answer == f"{newer} (3, 9, 2)"
+        assert f"NVSHMEM is {newer}; {torchs} is mapped too, unused." in run.stderr
+        assert copies == "2"
+    else:
+        assert answer.startswith(f"refused: {torchs} is NVSHMEM 3.9.0, but this build")
+        assert copies == "1"
 
 
 HANDLERS = {

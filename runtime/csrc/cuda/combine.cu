@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
-  if (p.phases & kSend) combine_send(p, launch, begins, destination);
+  if (p.phases & kSend) combine_send<kLogfmt>(p, launch, begins, destination);
   if (p.phases & kReceive) {
     combine_receive<kLogfmt>(p, launch, receive, selection);
     __syncthreads();

@@ -72,31 +72,51 @@ __device__ __forceinline__ void accumulate(const uint4& words, float weight, flo
   }
 }
 
-template <bool kLogfmt>
-__device__ __forceinline__ void sum_chunk(const CombineParams& p,
+// Rows whose loads are in flight at once.
+constexpr int kRowsAtOnce = 8;
+
+__device__ __forceinline__ void sum_plain(const CombineParams& p,
                                           const CombineReceiveShared& shared, int chunk,
                                           float (&sums)[kChannelsPerThread]) {
+  for (int base = 0; base < p.num_topk; base += kRowsAtOnce) {
+    uint4 words[kRowsAtOnce][2];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int k = base + i;
+      if (k >= p.num_topk || shared.row[k] == nullptr) continue;
+      const uint4* row = reinterpret_cast<const uint4*>(shared.row[k]) + 2 * chunk;
+      words[i][0] = load_stream(row);
+      words[i][1] = load_stream(row + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int k = base + i;
+      if (k >= p.num_topk || shared.row[k] == nullptr) continue;
+      accumulate(words[i][0], shared.weight[k], sums);
+      accumulate(words[i][1], shared.weight[k], sums + 8);
+    }
+  }
+}
+
+__device__ __forceinline__ void sum_logfmt(const CombineParams& p,
+                                           const CombineReceiveShared& shared, int chunk,
+                                           float (&sums)[kChannelsPerThread]) {
   const int group = chunk / kThreadsPerScale;
-#pragma unroll 4
   for (int k = 0; k < p.num_topk; ++k) {
     const uint8_t* row = shared.row[k];
     if (row == nullptr) continue;
     const float weight = shared.weight[k];
-    if constexpr (kLogfmt) {
-      const uint32_t trailer = reinterpret_cast<const uint32_t*>(row + 2 * p.hidden)[group / 32];
-      if (trailer >> (group % 32) & 1u) {
-        float values[kChannelsPerThread];
-        decode_logfmt(row + group * kGroupBytes, chunk % kThreadsPerScale, values);
+    const uint32_t trailer = reinterpret_cast<const uint32_t*>(row + 2 * p.hidden)[group / 32];
+    if (trailer >> (group % 32) & 1u) {
+      float values[kChannelsPerThread];
+      decode_logfmt(row + group * kGroupBytes, chunk % kThreadsPerScale, values);
 #pragma unroll
-        for (int i = 0; i < kChannelsPerThread; ++i) sums[i] = fmaf(weight, values[i], sums[i]);
-        continue;
-      }
+      for (int i = 0; i < kChannelsPerThread; ++i) sums[i] = fmaf(weight, values[i], sums[i]);
+    } else {
+      const uint4* words = reinterpret_cast<const uint4*>(row) + 2 * chunk;
+      accumulate(load_stream(words), weight, sums);
+      accumulate(load_stream(words + 1), weight, sums + 8);
     }
-    const uint4* words = reinterpret_cast<const uint4*>(row) + 2 * chunk;
-    const uint4 first = load_stream(words);
-    const uint4 second = load_stream(words + 1);
-    accumulate(first, weight, sums);
-    accumulate(second, weight, sums + 8);
   }
 }
 
@@ -117,7 +137,11 @@ __device__ void combine_receive(const CombineParams& p, const LaunchShared& laun
     const int end = min(chunks, (part + 1) * per_part);
     for (int chunk = part * per_part + threadIdx.x; chunk < end; chunk += blockDim.x) {
       float sums[kChannelsPerThread] = {};
-      sum_chunk<kLogfmt>(p, shared, chunk, sums);
+      if constexpr (kLogfmt) {
+        sum_logfmt(p, shared, chunk, sums);
+      } else {
+        sum_plain(p, shared, chunk, sums);
+      }
       uint4* out = p.out + (static_cast<int64_t>(token) * chunks + chunk) * 2;
       out[0] = {pack_bf16(sums[0], sums[1]), pack_bf16(sums[2], sums[3]),
                 pack_bf16(sums[4], sums[5]), pack_bf16(sums[6], sums[7])};

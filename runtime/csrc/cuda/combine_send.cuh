@@ -140,6 +140,7 @@ __device__ __forceinline__ void encode_row(const Destination& destination, int h
 }
 
 // Many rows: each warp takes its own, so that all of them are in flight at once.
+template <bool kLogfmt>
 __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchShared& launch,
                                          const int* begins) {
   const int lane = threadIdx.x % 32;
@@ -161,7 +162,7 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchSha
     const Destination destination = resolve_row(p, launch, begins, row, row % ring);
     // Lanes resolve for themselves, and only lanes that all may send do send.
     if (!__all_sync(0xffffffffu, destination.row != nullptr)) continue;
-    if (p.use_logfmt) {
+    if constexpr (kLogfmt) {
       encode_row(destination, p.hidden);
     } else {
       copy_row(destination, p.hidden / 8, lane, 32);
@@ -187,6 +188,7 @@ __device__ inline void send_rows_by_block(const CombineParams& p, const LaunchSh
   }
 }
 
+template <bool kLogfmt>
 __device__ inline void combine_send(const CombineParams& p, const LaunchShared& launch,
                                     const int* begins, Destination& shared) {
   int few = 2 * static_cast<int>(gridDim.x);
@@ -196,11 +198,13 @@ __device__ inline void combine_send(const CombineParams& p, const LaunchShared& 
       few = min(few, p.max_tokens * static_cast<int>(p.layout.topk_capacity));
     }
   }
-  if (begins[p.experts_per_rank] <= few && !p.use_logfmt) {
-    send_rows_by_block(p, launch, begins, shared);
-  } else {
-    send_rows_by_warp(p, launch, begins);
+  if constexpr (!kLogfmt) {
+    if (begins[p.experts_per_rank] <= few) {
+      send_rows_by_block(p, launch, begins, shared);
+      return;
+    }
   }
+  send_rows_by_warp<kLogfmt>(p, launch, begins);
 }
 
 }  // namespace ep_runtime

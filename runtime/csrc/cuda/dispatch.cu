@@ -8,30 +8,31 @@ namespace {
 
 constexpr int kDispatchThreads = 512;
 
-template <bool kFp8>
+template <bool kFp8, bool kStaged>
 __global__ void __launch_bounds__(kDispatchThreads, 1)
     dispatch_kernel(const __grid_constant__ DispatchParams p) {
   extern __shared__ int dynamic[];
-  int* counts = dynamic;                            // [L, R]
-  int* rows = counts + p.num_experts;               // [R + 1]
-  int* histogram = rows + p.context.num_ranks + 1;  // [L]
-  uint32_t* table =                                 // [T, K]
-      p.stage_selections ? reinterpret_cast<uint32_t*>(histogram + p.experts_per_rank) : nullptr;
+  int* counts = dynamic;                                                          // [L, R]
+  int* rows = counts + p.num_experts;                                             // [R + 1]
+  int* histogram = rows + p.context.num_ranks + 1;                                // [L]
+  uint32_t* table = reinterpret_cast<uint32_t*>(histogram + p.experts_per_rank);  // [T, K]
   __shared__ DispatchSendShared send;
   __shared__ LaunchShared launch;
 
   Counters* counters = p.context.counters;
   begin_launch(p.context, p.layout, p.phases, &counters->dispatch_sends, p.op_epoch, p.timeout_ns,
                launch);
-  if (p.phases & kSend) stage_selections(p, table);
+  if constexpr (kStaged) {
+    if (p.phases & kSend) stage_selections(p, table);
+  }
   __syncthreads();
 
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
   if (p.phases & kSend) {
-    send_counts(p, send, launch, table, histogram);
-    send_rows<kFp8>(p, send, launch, table);
+    send_counts<kStaged>(p, send, launch, table, histogram);
+    send_rows<kFp8, kStaged>(p, send, launch, table);
   }
   if (p.phases & kReceive) {
     receive_counts(p, launch, counts, rows);
@@ -56,7 +57,8 @@ uint64_t dispatch_shared_bytes(const LowLatencyLayout& layout) {
 }
 
 cudaError_t prepare_dispatch(int shared_bytes) {
-  for (auto kernel : {dispatch_kernel<true>, dispatch_kernel<false>}) {
+  for (auto kernel : {dispatch_kernel<true, true>, dispatch_kernel<true, false>,
+                      dispatch_kernel<false, true>, dispatch_kernel<false, false>}) {
     const cudaError_t status =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (status != cudaSuccess) return status;
@@ -66,12 +68,14 @@ cudaError_t prepare_dispatch(int shared_bytes) {
 
 cudaError_t launch_dispatch(const DispatchParams& params, int num_blocks, int shared_bytes,
                             cudaStream_t stream) {
-  DispatchParams p = params;
-  const uint64_t base = dispatch_shared_bytes(p.layout);
-  const uint64_t staged = base + sizeof(uint32_t) * uint64_t(p.num_tokens) * p.num_topk;
-  p.stage_selections = staged <= static_cast<uint64_t>(shared_bytes);
-  auto kernel = p.use_fp8 ? dispatch_kernel<true> : dispatch_kernel<false>;
-  kernel<<<num_blocks, kDispatchThreads, p.stage_selections ? staged : base, stream>>>(p);
+  const uint64_t base = dispatch_shared_bytes(params.layout);
+  const uint64_t with_table =
+      base + sizeof(uint32_t) * uint64_t(params.num_tokens) * params.num_topk;
+  const bool staged = with_table <= static_cast<uint64_t>(shared_bytes);
+  auto kernel = params.use_fp8
+                    ? (staged ? dispatch_kernel<true, true> : dispatch_kernel<true, false>)
+                    : (staged ? dispatch_kernel<false, true> : dispatch_kernel<false, false>);
+  kernel<<<num_blocks, kDispatchThreads, staged ? with_table : base, stream>>>(params);
   return cudaGetLastError();
 }
 

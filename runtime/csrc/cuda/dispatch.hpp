@@ -28,7 +28,6 @@ struct DispatchParams {
   int experts_per_rank;
   int max_tokens;
   int phases;
-  bool stage_selections;  // the selections of all tokens fit into shared memory
   bool use_fp8;
   bool round_scale;
   bool use_ue8m0;

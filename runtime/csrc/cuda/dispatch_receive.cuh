@@ -63,57 +63,54 @@ __device__ inline void place_ranks(const DispatchParams& p, int* counts) {
   }
 }
 
-// Copies part `part` of `num_parts` of one arrived row to all its places. Lane l knows entry l.
+// Where lane l's entry of a row goes; `row` is -1 in lanes without one.
+struct Place {
+  int expert;
+  int row;  // among the rows of that expert
+};
+
+// Copies part `part` of `num_parts` of one arrived row, and its scales, to all its places. Scales
+// go to token-contiguous columns, as grouped GEMMs want them.
 template <bool kFp8>
-__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row, int place,
-                                            int num_places, int part, int num_parts) {
+__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row,
+                                            const Place& place, int num_places, int part,
+                                            int num_parts) {
   const int lane = threadIdx.x % 32;
   const int stride = num_parts * 32;
+  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
   const uint4* payload = reinterpret_cast<const uint4*>(row + p.layout.payload_offset);
+  const uint8_t* inverses = row + p.layout.scales_offset;
   const int words = p.hidden / (kFp8 ? 16 : 8);
+  const int columns =
+      !kFp8 ? 0 : p.hidden / (p.use_ue8m0 ? 4 * kChannelsPerScale : kChannelsPerScale);
   constexpr int kUnroll = 4;
+  // There are fewer scales than words, so one pass over the words covers them.
   for (int first = part * 32; first < words; first += stride * kUnroll) {
     uint4 values[kUnroll];
+    uint32_t scales[kUnroll];
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
       const int word = first + i * stride + lane;
       if (word < words) values[i] = load_stream(payload + word);
+      if (word < columns) {
+        scales[i] = p.use_ue8m0 ? pack_ue8m0(reinterpret_cast<const float4*>(inverses)[word])
+                                : reinterpret_cast<const uint32_t*>(inverses)[word];
+      }
     }
     for (int l = 0; l < num_places; ++l) {
-      const int target = __shfl_sync(0xffffffffu, place, l);
-      if (target < 0) continue;
-      uint4* out = reinterpret_cast<uint4*>(p.recv_x) + static_cast<int64_t>(target) * words;
+      const int target_row = __shfl_sync(0xffffffffu, place.row, l);
+      const int expert = __shfl_sync(0xffffffffu, place.expert, l);
+      if (target_row < 0) continue;
+      uint4* out = reinterpret_cast<uint4*>(p.recv_x) +
+                   (static_cast<int64_t>(expert) * rows_per_expert + target_row) * words;
+      uint32_t* out_scales = static_cast<uint32_t*>(p.scales) +
+                             static_cast<int64_t>(expert) * columns * rows_per_expert + target_row;
 #pragma unroll
       for (int i = 0; i < kUnroll; ++i) {
         const int word = first + i * stride + lane;
         if (word < words) store_stream(out + word, values[i]);
+        if (word < columns) out_scales[static_cast<int64_t>(word) * rows_per_expert] = scales[i];
       }
-    }
-  }
-}
-
-// Scales go to token-contiguous columns, as grouped GEMMs want them.
-__device__ __forceinline__ void scatter_scales(const DispatchParams& p, const uint8_t* row,
-                                               int place, int num_places, int part, int num_parts) {
-  const int lane = threadIdx.x % 32;
-  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
-  const uint8_t* inverses = row + p.layout.scales_offset;
-  const int columns = p.hidden / (p.use_ue8m0 ? 4 * kChannelsPerScale : kChannelsPerScale);
-  for (int first = part * 32; first < columns; first += num_parts * 32) {
-    const int column = first + lane;
-    const bool valid = column < columns;
-    uint32_t value = 0;
-    if (valid) {
-      value = p.use_ue8m0 ? pack_ue8m0(reinterpret_cast<const float4*>(inverses)[column])
-                          : reinterpret_cast<const uint32_t*>(inverses)[column];
-    }
-    for (int l = 0; l < num_places; ++l) {
-      const int target = __shfl_sync(0xffffffffu, place, l);
-      if (target < 0 || !valid) continue;
-      const int expert = target / rows_per_expert;
-      const int64_t at = (static_cast<int64_t>(expert) * columns + column) * rows_per_expert +
-                         target % rows_per_expert;
-      static_cast<uint32_t*>(p.scales)[at] = value;
     }
   }
 }
@@ -146,19 +143,18 @@ __device__ inline void receive_row(const DispatchParams& p, const LaunchShared& 
                              : 0xffffu;
   const int num_places = static_cast<int>(head.y);
   const int expert = static_cast<int>(entry & 0xffffu);
-  int place = -1;
+  Place place = {expert, -1};
   if (lane < num_places && expert != 0xffff) {
-    place = expert * rows_per_expert + begins[expert * p.context.num_ranks + source] +
-            static_cast<int>(entry >> 32);
+    place.row = begins[expert * p.context.num_ranks + source] + static_cast<int>(entry >> 32);
     if (part == 0) {
-      p.src_info[place] = static_cast<int>(head.x);
+      const int at = expert * rows_per_expert + place.row;
+      p.src_info[at] = static_cast<int>(head.x);
       // The combine needs the source rank and the place in the top-k row to answer.
-      p.src_info[p.num_experts * p.max_tokens + place] =
+      p.src_info[p.num_experts * p.max_tokens + at] =
           source << 8 | static_cast<int>((entry >> 16) & 0xffu);
     }
   }
   scatter_row<kFp8>(p, row, place, num_places, part, num_parts);
-  if constexpr (kFp8) scatter_scales(p, row, place, num_places, part, num_parts);
 }
 
 template <bool kFp8>

@@ -23,19 +23,23 @@ struct RowTarget {
 };
 
 struct DispatchSendShared {
-  uint32_t selection[kMaxTopk];  // of the token at hand
-  int index[kMaxTopk];           // earlier rows for the same expert
-  int slot[kMaxTopk];            // earlier rows for the same rank
-  RowTarget target[kMaxTopk];
-  int num_targets;
+  RowTarget target[kMaxTopk];  // by selection; without a row where an earlier one has it
   int rows;
   int may_send;
 };
 
-// A selection in one word: rank << 16 | global expert, or kNothing.
-__device__ __forceinline__ int expert_of(uint32_t selection) { return selection & 0xffffu; }
-__device__ __forceinline__ int rank_of(uint32_t selection) { return selection >> 16; }
+// A selection in one word: whether it is its token's first for that rank, the rank, the global
+// expert; or kNothing.
+constexpr uint32_t kFirstOfRank = 1u << 31;
+static_assert(kMaxRanks < 0x7fff, "a rank must not look like kNothing's");
 
+__device__ __forceinline__ int expert_of(uint32_t selection) { return selection & 0xffffu; }
+__device__ __forceinline__ int rank_of(uint32_t selection) { return selection >> 16 & 0x7fffu; }
+__device__ __forceinline__ bool is_first_of_rank(uint32_t selection) {
+  return selection != kNothing && (selection & kFirstOfRank) != 0;
+}
+
+// Without its first bit.
 __device__ __forceinline__ uint32_t read_selection(const DispatchParams& p, int entry) {
   const int64_t expert = p.topk_idx[entry];
   if (expert < 0 || expert >= p.num_experts) {
@@ -52,57 +56,46 @@ __device__ __forceinline__ uint32_t read_selection(const DispatchParams& p, int 
   return rank << 16 | static_cast<uint32_t>(expert);
 }
 
-// Every block reads the whole of topk_idx, once and in parallel. `table` is null when it does not
-// fit; then selections are read where they are needed.
+// Every block reads the whole of topk_idx, once and in parallel.
 __device__ __forceinline__ void stage_selections(const DispatchParams& p, uint32_t* table) {
-  if (table == nullptr) return;
-  for (int i = threadIdx.x; i < p.num_tokens * p.num_topk; i += blockDim.x) {
-    table[i] = read_selection(p, i);
+  const int lane = threadIdx.x % 32;
+  const int tokens_at_once = 32 / p.num_topk;  // a warp sees all of a token's selections
+  const int stride = static_cast<int>(blockDim.x / 32) * tokens_at_once;
+  const int in_group = lane / p.num_topk;
+  for (int first = threadIdx.x / 32 * tokens_at_once; first < p.num_tokens; first += stride) {
+    const int token = first + in_group;
+    const bool valid = in_group < tokens_at_once && token < p.num_tokens;
+    const int entry = first * p.num_topk + lane;
+    const uint32_t selection = valid ? read_selection(p, entry) : kNothing;
+    const uint32_t same = __match_any_sync(0xffffffffu, in_group << 16 | rank_of(selection));
+    if (!valid) continue;
+    const bool is_first = selection != kNothing && __ffs(same) - 1 == lane;
+    table[entry] = is_first ? selection | kFirstOfRank : selection;
   }
 }
 
+// Where topk_idx does not fit into shared memory: selections are read where they are needed.
+__device__ __noinline__ inline uint32_t read_marked_selection(const DispatchParams& p, int entry) {
+  const uint32_t selection = read_selection(p, entry);
+  if (selection == kNothing) return kNothing;
+  for (int other = entry / p.num_topk * p.num_topk; other < entry; ++other) {
+    if (rank_of(read_selection(p, other)) == rank_of(selection)) return selection;
+  }
+  return selection | kFirstOfRank;
+}
+
+// All code for the other case stays out of a kernel that has the table: what runs once is paid for
+// by fetching its instructions.
+template <bool kStaged>
 __device__ __forceinline__ uint32_t selection_at(const DispatchParams& p, const uint32_t* table,
                                                  int entry) {
-  return table != nullptr ? table[entry] : read_selection(p, entry);
+  if constexpr (kStaged) return table[entry];
+  return read_marked_selection(p, entry);
 }
 
 __device__ __forceinline__ bool may_send_to(const DispatchParams& p, const LaunchShared& launch,
                                             int rank) {
   return wait_slot_free(p.context, p.layout, launch, Kind::kDispatch, rank, Phase::kDispatchSend);
-}
-
-// How many rows of earlier tokens precede this token's, per expert and per destination rank.
-__device__ __forceinline__ void count_earlier(const DispatchParams& p, DispatchSendShared& shared,
-                                              const uint32_t* table, int token) {
-  constexpr int kBatch = 8;
-  const int lane = threadIdx.x % 32;
-  for (int first = threadIdx.x - lane; first < token; first += blockDim.x) {
-    const int earlier = first + lane;
-    uint32_t same_rank = 0;
-    for (int j = 0; j < p.num_topk; j += kBatch) {
-      uint32_t batch[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const bool valid = earlier < token && j + i < p.num_topk;
-        batch[i] = valid ? selection_at(p, table, earlier * p.num_topk + j + i) : kNothing;
-      }
-      for (int k = 0; k < p.num_topk; ++k) {
-        const uint32_t own = shared.selection[k];
-        if (own == kNothing) continue;
-        int same_expert = 0;
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          same_expert += batch[i] == own;
-          same_rank |= static_cast<uint32_t>(rank_of(batch[i]) == rank_of(own)) << k;
-        }
-        if (same_expert != 0) atomicAdd(&shared.index[k], same_expert);
-      }
-    }
-    for (int k = 0; k < p.num_topk; ++k) {
-      const uint32_t votes = __ballot_sync(0xffffffffu, (same_rank >> k) & 1u);
-      if (lane == 0 && votes != 0) atomicAdd(&shared.slot[k], __popc(votes));
-    }
-  }
 }
 
 // The mirror of a peer's memory is ordered by destination where the peer's is by source.
@@ -118,48 +111,70 @@ __device__ __forceinline__ RowTarget row_target(const DispatchParams& p, int ran
           0};
 }
 
-// Lane k of the first warp writes the header entry of selection k and, for the first selection of
-// a destination, the header itself.
-__device__ __forceinline__ void address_rows(const DispatchParams& p, DispatchSendShared& shared,
-                                             const LaunchShared& launch, int token) {
-  const int k = threadIdx.x;
-  const uint32_t own = k < p.num_topk ? shared.selection[k] : kNothing;
-  const int rank = rank_of(own);
-  int same_rank_before = 0;
-  int same_rank = 0;
-  int same_expert_before = 0;
-  for (int j = 0; own != kNothing && j < p.num_topk; ++j) {
-    const uint32_t other = shared.selection[j];
-    if (other == kNothing || rank_of(other) != rank) continue;
-    ++same_rank;
-    same_rank_before += j < k;
-    same_expert_before += j < k && other == own;
+// What precedes a selection: rows for its expert, rows for its rank.
+struct Earlier {
+  int same_expert;
+  int same_rank;
+};
+
+// All lanes of a warp; `own` is the same in all of them.
+template <bool kStaged>
+__device__ __forceinline__ Earlier count_earlier(const DispatchParams& p, const uint32_t* table,
+                                                 uint32_t own, int end) {
+  Earlier earlier = {0, 0};
+#pragma unroll 4
+  for (int entry = threadIdx.x % 32; entry < end; entry += 32) {
+    const uint32_t other = selection_at<kStaged>(p, table, entry);
+    earlier.same_expert += ((other ^ own) & ~kFirstOfRank) == 0;
+    earlier.same_rank += is_first_of_rank(other) && rank_of(other) == rank_of(own);
   }
-  const bool usable = own != kNothing && may_send_to(p, launch, rank);
+  return {static_cast<int>(__reduce_add_sync(0xffffffffu, earlier.same_expert)),
+          static_cast<int>(__reduce_add_sync(0xffffffffu, earlier.same_rank))};
+}
+
+// One warp finds where selection k of the token goes, and writes its entry in the row's header
+// and, for the first selection of a rank, the header itself.
+template <bool kStaged>
+__device__ __forceinline__ void address_row(const DispatchParams& p, DispatchSendShared& shared,
+                                            const LaunchShared& launch, const uint32_t* table,
+                                            int token, int k) {
+  const int lane = threadIdx.x % 32;
+  const int begin = token * p.num_topk;
+  const uint32_t beside =
+      lane < p.num_topk ? selection_at<kStaged>(p, table, begin + lane) : kNothing;
+  const uint32_t own = __shfl_sync(0xffffffffu, beside, k);
   RowTarget target = {};
-  if (usable) {
-    const int local_expert = expert_of(own) - rank * p.experts_per_rank;
-    target = row_target(p, rank, shared.slot[k], local_expert, slot_of(launch.epoch));
-    const int index = shared.index[k] + same_expert_before;
-    // An entry without an expert is skipped by the receiver.
-    uint64_t entry = 0xffffu;
-    if (index < p.max_tokens) {
-      entry = static_cast<uint64_t>(local_expert) | static_cast<uint64_t>(k) << 16 |
-              static_cast<uint64_t>(index) << 32;
-    } else {
-      record_problem(p.context, Problem::kTooManyRows,
-                     WaitSite{Phase::kDispatchSend, rank, expert_of(own), token}, 0);
-    }
-    word_at(target.row, p.layout.route_offset)[same_rank_before] = entry;
-    if (same_rank_before == 0) {
-      *reinterpret_cast<uint2*>(target.row + 8) =
-          make_uint2(static_cast<uint32_t>(token), static_cast<uint32_t>(same_rank));
+  if (own != kNothing) {
+    const int rank = rank_of(own);
+    const Earlier earlier = count_earlier<kStaged>(p, table, own, begin);
+    const uint32_t ranks =
+        __ballot_sync(0xffffffffu, beside != kNothing && rank_of(beside) == rank);
+    const uint32_t experts = __ballot_sync(0xffffffffu, ((beside ^ own) & ~kFirstOfRank) == 0);
+    const uint32_t before = (1u << k) - 1u;
+    if (lane == 0 && may_send_to(p, launch, rank)) {
+      const int local_expert = expert_of(own) - rank * p.experts_per_rank;
+      target = row_target(p, rank, earlier.same_rank, local_expert, slot_of(launch.epoch));
+      const int index = earlier.same_expert + __popc(experts & before);
+      // An entry without an expert is skipped by the receiver.
+      uint64_t entry = 0xffffu;
+      if (index < p.max_tokens) {
+        entry = static_cast<uint64_t>(local_expert) | static_cast<uint64_t>(k) << 16 |
+                static_cast<uint64_t>(index) << 32;
+      } else {
+        record_problem(p.context, Problem::kTooManyRows,
+                       WaitSite{Phase::kDispatchSend, rank, expert_of(own), token}, 0);
+      }
+      const int place = __popc(ranks & before);
+      word_at(target.row, p.layout.route_offset)[place] = entry;
+      if (place == 0) {
+        *reinterpret_cast<uint2*>(target.row + 8) =
+            make_uint2(static_cast<uint32_t>(token), static_cast<uint32_t>(__popc(ranks)));
+      } else {
+        target.row = nullptr;
+      }
     }
   }
-  const bool first = usable && same_rank_before == 0;
-  const uint32_t firsts = __ballot_sync(0xffffffffu, first);
-  if (first) shared.target[__popc(firsts & ((1u << k) - 1u))] = target;
-  if (k == 0) shared.num_targets = __popc(firsts);
+  if (lane == 0) shared.target[k] = target;
 }
 
 template <bool kFp8>
@@ -173,8 +188,9 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
     if constexpr (kFp8) {
       uint4 packed;
       const float inverse = quantize_chunk(first, second, p.round_scale, packed);
-      for (int d = 0; d < shared.num_targets; ++d) {
-        uint8_t* row = shared.target[d].row;
+      for (int k = 0; k < p.num_topk; ++k) {
+        uint8_t* row = shared.target[k].row;
+        if (row == nullptr) continue;
         store_stream(reinterpret_cast<uint4*>(row + p.layout.payload_offset) + chunk, packed);
         if (chunk % kThreadsPerScale == 0) {
           reinterpret_cast<float*>(row + p.layout.scales_offset)[chunk / kThreadsPerScale] =
@@ -182,9 +198,10 @@ __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendS
         }
       }
     } else {
-      for (int d = 0; d < shared.num_targets; ++d) {
-        uint4* out =
-            reinterpret_cast<uint4*>(shared.target[d].row + p.layout.payload_offset) + 2 * chunk;
+      for (int k = 0; k < p.num_topk; ++k) {
+        uint8_t* row = shared.target[k].row;
+        if (row == nullptr) continue;
+        uint4* out = reinterpret_cast<uint4*>(row + p.layout.payload_offset) + 2 * chunk;
         store_stream(out, first);
         store_stream(out + 1, second);
       }
@@ -197,7 +214,8 @@ template <bool kFp8>
 __device__ __forceinline__ void publish_rows(const DispatchParams& p,
                                              const DispatchSendShared& shared, uint64_t epoch) {
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread < shared.num_targets && shared.target[thread].put_rank < 0) {
+  if (thread < p.num_topk && shared.target[thread].row != nullptr &&
+      shared.target[thread].put_rank < 0) {
     store_release_system(reinterpret_cast<uint64_t*>(shared.target[thread].row), epoch);
   }
   if constexpr (kMayPut) {
@@ -205,9 +223,9 @@ __device__ __forceinline__ void publish_rows(const DispatchParams& p,
         kFp8 ? p.hidden + p.hidden / kChannelsPerScale * sizeof(float) : uint64_t{2} * p.hidden;
     // Scales may end in the middle of a word; the row has room for the whole of it.
     const uint64_t bytes = (p.layout.payload_offset - kWordBytes + payload + 7) / 8 * 8;
-    for (int d = thread / 32; d < shared.num_targets; d += blockDim.x / 32) {
-      const RowTarget& target = shared.target[d];
-      if (target.put_rank < 0) continue;
+    for (int k = thread / 32; k < p.num_topk; k += blockDim.x / 32) {
+      const RowTarget& target = shared.target[k];
+      if (target.row == nullptr || target.put_rank < 0) continue;
       const uint64_t at =
           p.layout.dispatch_row_at(slot_of(epoch), p.context.rank, target.put_index);
       put_row(
@@ -218,7 +236,7 @@ __device__ __forceinline__ void publish_rows(const DispatchParams& p,
   }
 }
 
-template <bool kFp8>
+template <bool kFp8, bool kStaged>
 __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
                           const LaunchShared& launch, const uint32_t* table) {
   const int row_words = p.hidden / 8;  // 16-byte words of a BF16 row
@@ -230,23 +248,19 @@ __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
       first = load_stream(source + 2 * threadIdx.x);
       second = load_stream(source + 2 * threadIdx.x + 1);
     }
-    if (threadIdx.x < p.num_topk) {
-      shared.selection[threadIdx.x] = selection_at(p, table, token * p.num_topk + threadIdx.x);
-      shared.index[threadIdx.x] = 0;
-      shared.slot[threadIdx.x] = 0;
+    for (int k = threadIdx.x / 32; k < p.num_topk; k += blockDim.x / 32) {
+      address_row<kStaged>(p, shared, launch, table, token, k);
     }
-    __syncthreads();
-    count_earlier(p, shared, table, token);
-    __syncthreads();
-    if (threadIdx.x < 32) address_rows(p, shared, launch, token);
     __syncthreads();
     store_row<kFp8>(p, shared, source, first, second);
     __syncthreads();
     publish_rows<kFp8>(p, shared, launch.epoch);
+    if (token + static_cast<int>(gridDim.x) < p.num_tokens) __syncthreads();
   }
 }
 
 // `histogram` has room for the experts of one rank.
+template <bool kStaged>
 __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& shared,
                                    const LaunchShared& launch, const uint32_t* table,
                                    int* histogram) {
@@ -259,15 +273,11 @@ __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& 
       shared.may_send = !is_masked(p.context, peer) && may_send_to(p, launch, peer);
     }
     __syncthreads();
-    for (int token = threadIdx.x; token < p.num_tokens; token += blockDim.x) {
-      bool any = false;
-      for (int k = 0; k < p.num_topk; ++k) {
-        const uint32_t selection = selection_at(p, table, token * p.num_topk + k);
-        if (selection == kNothing || rank_of(selection) != peer) continue;
-        atomicAdd(&histogram[expert_of(selection) - peer * p.experts_per_rank], 1);
-        any = true;
-      }
-      if (any) atomicAdd(&shared.rows, 1);
+    for (int entry = threadIdx.x; entry < p.num_tokens * p.num_topk; entry += blockDim.x) {
+      const uint32_t selection = selection_at<kStaged>(p, table, entry);
+      if (selection == kNothing || rank_of(selection) != peer) continue;
+      atomicAdd(&histogram[expert_of(selection) - peer * p.experts_per_rank], 1);
+      if (is_first_of_rank(selection)) atomicAdd(&shared.rows, 1);
     }
     __syncthreads();
     if (shared.may_send) {

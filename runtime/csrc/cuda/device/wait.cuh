@@ -19,8 +19,8 @@ __device__ __forceinline__ bool is_masked(const DeviceContext& context, int rank
 }
 
 // Keeps the first problem only: later ones are most often its consequences.
-__device__ inline void record_problem(const DeviceContext& context, Problem problem,
-                                      const WaitSite& site, uint64_t waited_ns) {
+__device__ __noinline__ inline void record_problem(const DeviceContext& context, Problem problem,
+                                                   const WaitSite& site, uint64_t waited_ns) {
   ProblemRecord* record = context.problem;
   if (atomicCAS_system(&record->state, 0u, 1u) != 0u) return;
   record->problem = static_cast<int>(problem);

@@ -52,16 +52,17 @@ class _DeviceDispatch:
             recv_x = new((local, rows, hidden), dtype=torch.float8_e4m3fn)
             columns = hidden // (512 if request.use_ue8m0 else 128)
             kind = torch.int32 if request.use_ue8m0 else torch.float32
-            scales = new((local, columns, rows), dtype=kind)
+            shape, strides = (local, rows, columns), (columns * rows, 1, rows)
+            scales = request.x.new_empty_strided(shape, strides, dtype=kind)
         else:
             recv_x = new((local, rows, hidden))
         # The second half keeps each row's source rank and place in its top-k row for the combine.
-        src_info = new((2, local, rows), dtype=torch.int32)
+        src_info = new((2 * local, rows), dtype=torch.int32)
         self.result = DispatchResult(
             recv_x=recv_x,
-            scales=None if scales is None else scales.transpose(1, 2),
+            scales=scales,
             recv_count=new((local,), dtype=torch.int32),
-            src_info=src_info[0],
+            src_info=src_info.narrow(0, 0, local),
             layout_range=new((local, backend.size), dtype=torch.int64),
         )
         self._epoch: torch.Tensor | None = None

@@ -1,18 +1,22 @@
 """Which copy of NVSHMEM a process uses: found, compared with this build, and loaded once.
 
-torch's venv holds a copy of its own, and a newer one may lie elsewhere; two copies in one process
-do not share their state, so a second one is never loaded.
+torch's venv holds a copy of its own, which torch maps by its path when it is imported, and a newer
+one may lie elsewhere. Copies do not share their state, so this package never maps a second one. The
+loader binds modules to the copy that was mapped first, which is the one that counts here.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from ep_runtime import _core
+
+_log = logging.getLogger(__name__)
 
 NAME = "libnvshmem_host.so.3"
 PREFIX_VARIABLES = ("NVSHMEM_DIR", "NVSHMEM_HOME")
@@ -58,10 +62,25 @@ def _cuda_major_of(path: str) -> int | None:
     return None
 
 
-def _version_of(handle: ctypes.CDLL) -> tuple[int, int, int]:
+class _SymbolInfo(ctypes.Structure):
+    """``Dl_info`` of dlfcn.h."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _describe(handle: ctypes.CDLL) -> Library:
+    report = handle.nvshmemx_vendor_get_version_info
     numbers = [ctypes.c_int() for _ in range(3)]
-    handle.nvshmemx_vendor_get_version_info(*(ctypes.byref(number) for number in numbers))
-    return numbers[0].value, numbers[1].value, numbers[2].value
+    report(*(ctypes.byref(number) for number in numbers))
+    info = _SymbolInfo()
+    ctypes.CDLL(None).dladdr(ctypes.cast(report, ctypes.c_void_p), ctypes.byref(info))
+    path = info.file.decode() if info.file else NAME
+    return Library(path, (numbers[0].value, numbers[1].value, numbers[2].value))
 
 
 def _dotted(version: tuple[int, ...]) -> str:
@@ -94,27 +113,24 @@ def problem_of(library: Library, cuda_major: int, compiled: tuple[int, int, int]
 
 
 def load(cuda_major: int) -> Library:
-    """Load NVSHMEM's host library, or find the copy that is loaded already.
+    """Load NVSHMEM's host library, or find the copy that modules are bound to already.
 
-    Raises RuntimeError with the fix when there is none, when two are mapped, or when it does not
-    fit this build.
+    Raises RuntimeError with the fix when there is none or it does not fit this build.
     """
-    mapped = mapped_copies()
-    if len(mapped) > 1:
-        raise RuntimeError(
-            f"this process has mapped two copies of NVSHMEM, {' and '.join(mapped)}, which do not "
-            "share their state: remove one or load only one."
-        )
-    path = mapped[0] if mapped else candidates()[0]
+    # By its bare name the loader gives the copy that was mapped first, whatever its path.
+    name = NAME if mapped_copies() else candidates()[0]
     try:
-        handle = ctypes.CDLL(path)
+        handle = ctypes.CDLL(name)
     except OSError as error:
         raise RuntimeError(
             f"no NVSHMEM was found ({error}): install nvidia-nvshmem-cu{cuda_major} or name its "
             "prefix in NVSHMEM_DIR."
         ) from None
-    library = Library((mapped_copies() or [path])[0], _version_of(handle))
+    library = _describe(handle)
     problem = problem_of(library, cuda_major, compiled_version())
     if problem is not None:
         raise RuntimeError(problem)
+    others = [path for path in mapped_copies() if path != library.path]
+    if others:
+        _log.warning("NVSHMEM is %s; %s is mapped too, unused.", library.path, " and ".join(others))
     return library
