@@ -28,8 +28,8 @@ or are about to become errors. "Mended by" names the role that mends the fault i
 rollout stops before it changes anything only for errors that no role mends.
 
 These pages are written by `scripts/diagnose_pages.py` from the rules in
-`runtime/src/ep_runtime/doctor/rules/` and their fixtures in `tests/unit/doctor/cases.py`. Messages
-of logs have [a page of their own](logs.md).
+`runtime/src/ep_runtime/doctor/rules/` and their fixtures in `tests/unit/doctor/cases/`. Messages of
+logs have [a page of their own](logs.md).
 """
 
 LOG_HEAD = """\

@@ -12,6 +12,9 @@ import re
 import signal
 from typing import Any
 
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.logs import explain
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.model import ERROR
+
 # What gloo, torch's store and the benchmark say when somebody else has gone or does not come.
 _CAUSED_BY_A_PEER = re.compile(
     r"closed by peer|reset by peer|Connection refused|Broken pipe|Connection was likely closed"
@@ -21,6 +24,9 @@ _CAUSED_BY_A_PEER = re.compile(
 
 # The runtime's own words, which name the peer that did not come.
 _WAITED_FOR = re.compile(r"waited \d+ us for rank (?P<rank>\d+)")
+
+# Messages of victims: waited for a rank, lost a peer. The verdict itself says whose fault that is.
+_TOLD_ALREADY = frozenset({"EPL306", "EPL607"})
 
 # Causes come first: unreachable, broken by itself, never met, waited in vain, ended by us.
 _ORDER_OF_VICTIMS = 3
@@ -157,7 +163,21 @@ def _blame(culprits: list[dict[str, Any]], suspects: list[str]) -> str:
         message += f" ({_some(others)} failed with it.)"
     if first["log"]:
         message += "\nThe end of its log:\n" + "\n".join(first["log"])
+        message += _explained(first["log"])
     return message
+
+
+def _explained(log: list[str]) -> str:
+    """What the log's own messages mean, where they are known."""
+    errors = [
+        item
+        for item in explain(log, "log")
+        if item["severity"] == ERROR and item["id"] not in _TOLD_ALREADY
+    ]
+    return "".join(
+        f"\n[{item['id']}] {item['title']}. {item['consequence']} {item['fix']}"
+        for item in errors[:_FEW]
+    )
 
 
 def _incomplete(hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str) -> str:

@@ -86,8 +86,8 @@ ansible_facts:
             - C(gpus) with their PCI address, name, place on the bus, link, IOMMU type and what
               nvidia-smi says of them, whether the module is loaded, driver version and flavour, the
               loaded module's C(params) (null when not loaded), what C(modprobe) would give a load,
-              C(peermem), device C(nodes) with their own and the registered major, and the
-              C(complaint) of nvidia-smi when it has one.
+              C(peermem), device C(nodes) with their own and the registered major, the number of
+              active C(nvlinks), and the C(complaint) of nvidia-smi when it has one.
           returned: always
           type: dict
         modules:

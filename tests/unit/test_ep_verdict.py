@@ -148,3 +148,11 @@ def test_a_rank_that_did_not_pass_is_named():
 def test_many_failed_hosts_do_not_fill_the_screen():
     hosts = {f"n{i:03}": ended("failed", failures=[failure(2 * i)], at=i) for i in range(1000)}
     assert len(message(hosts)) < 200
+
+
+def test_a_known_message_of_the_log_is_explained():
+    log = ["ibgda.cpp 2917 GPU cannot map UAR of device mlx5_0. Skipping...", CLOSED]
+    hosts = {"n1": ended("failed", failures=[failure(0, log=log)]), "n2": passed(1)}
+    explained = message(hosts).splitlines()[-1]
+    assert explained.startswith("[EPL104] The GPU may not map the NIC's doorbell.")
+    assert "nvidia_driver" in explained

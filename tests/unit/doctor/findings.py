@@ -11,7 +11,7 @@ from hosts import Tree
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cases import Case, Change
+    from cases.changes import Case, Change
 
 
 def host_findings(case: Case, change: Change, path: Path) -> list[dict]:

@@ -122,8 +122,7 @@ class Tree:
         for kernel in (self.layout.kernel, self.layout.older_kernel):
             self.files[f"boot/vmlinuz-{kernel}"] = "kernel\n"
             self.files[f"boot/config-{kernel}"] = (
-                "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_PCI_P2PDMA=y\n"
-                "# CONFIG_MODULE_SIG_FORCE is not set\n"
+                "CONFIG_DMA_SHARED_BUFFER=y\n# CONFIG_MODULE_SIG_FORCE is not set\n"
             )
             self.files[f"lib/modules/{kernel}/modules.order"] = ""
             self.modules(kernel)
@@ -435,8 +434,17 @@ class Tree:
         self.files["usr/local/cuda/include/cuda.h"] = "#define CUDA_VERSION 13000\n"
         self.files["usr/local/cuda/bin/nvcc"] = ""
 
+    def nvlink(self, state: str) -> Tree:
+        """The same state of two NVLinks of each GPU."""
+        self.files[RECORDED + "nvidia-smi-nvlink"] = "".join(
+            f"GPU {i}: NVIDIA H200 (UUID: GPU-{i})\n\t Link 0: {state}\n\t Link 1: {state}\n"
+            for i in range(self.devices)
+        )
+        return self
+
     def _records(self) -> None:
         self.smi()
+        self.nvlink("26.562 GB/s")
         self.log()
         self.files[RECORDED + "df"] = (
             "Filesystem 1024-blocks Used Available Capacity Mounted on\n"

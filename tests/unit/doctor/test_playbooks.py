@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cases import CASES, every, live, not_loaded
+from cases import CASES
+from cases.changes import every, live, not_loaded
 from conftest import CHECKOUT
 from hosts import SECURE_BOOT, Tree
 from layouts import UBUNTU_2204
@@ -121,7 +122,7 @@ def test_preflight_stops_for_what_no_role_mends_and_names_the_hosts(collection, 
     changes = [secure_boot, healthy, secure_boot, healthy]
     code, output = run(collection, tmp_path, "preflight.yml", changes)
     assert code == 2
-    assert "ERROR    EPD308     2 hosts  Secure Boot is on and a module is not signed" in output
+    assert "ERROR    EPD308     2 hosts  The kernel asks for signed modules and one is" in output
     assert "Nothing was changed." in output
     assert "[EPD308 on gpu[1,3]]" in output
 

@@ -15,7 +15,8 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor imp
     report,
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import facts
-from cases import CASES, environment, every, live, not_loaded, nvshmem, unload, without
+from cases import CASES
+from cases.changes import environment, every, live, not_loaded, nvshmem_copy, unload, without
 from findings import fleet_findings, host_findings
 from hosts import Tree
 from hypothesis import given
@@ -205,7 +206,9 @@ def test_ibgda_without_gdrcopy_takes_host_memory_where_nvshmem_can(tmp_path):
 
 
 def test_ibgda_needs_gdrcopy_with_an_older_nvshmem(tmp_path):
-    support, reasons = ask(tmp_path, live(dwords=""), without("proc/devices"), nvshmem("3.3.9"))
+    support, reasons = ask(
+        tmp_path, live(dwords=""), without("proc/devices"), nvshmem_copy("3.3.9")
+    )
     assert support == "disabled"
     assert reasons[-1] == "NVSHMEM before 3.4.5 needs GDRCopy, which is not usable"
 

@@ -92,3 +92,22 @@ def test_a_rule_explains_itself(rule):
     assert rule.subject in diagnose.subjects()
     assert not rule.title.endswith(".")
     assert rule.role in {None, "nvidia_driver", "initramfs", "reboot", "gdrcopy", "nvshmem"}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "reason"),
+    [
+        ("sys/kernel/security/lockdown", "none [integrity] confidentiality\n", "lockdown"),
+        (
+            f"boot/config-{LAYOUTS[0].kernel}",
+            "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_MODULE_SIG_FORCE=y\n",
+            "CONFIG_MODULE_SIG_FORCE",
+        ),
+    ],
+)
+def test_signatures_are_asked_for_by_more_than_secure_boot(tmp_path, path, content, reason):
+    tree = Tree(LAYOUTS[0])
+    tree.files[path] = content
+    findings = diagnose.diagnose(facts.gather(str(tree.write(tmp_path))))
+    assert ids(findings) == {"EPD308"}
+    assert reason in findings[0]["evidence"][0]["wanted"]

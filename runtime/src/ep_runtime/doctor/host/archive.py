@@ -10,13 +10,14 @@ images they could not read, so the content is read here and an exit code is neve
 from __future__ import annotations
 
 import bz2
+import fcntl
 import gzip
 import lzma
 import os
 import shutil
 import subprocess
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 _CPIO_MAGICS = (b"070701", b"070702")
@@ -25,6 +26,7 @@ _TRAILER = "TRAILER!!!"
 _MAX_NAME_BYTES = 4096
 _MAX_KEPT_BYTES = 1024 * 1024
 _BLOCK_BYTES = 1024 * 1024
+_F_SETPIPE_SZ = 1031  # named in Python's fcntl since 3.10
 _S_IFMT, _S_IFREG, _S_IFLNK = 0o170000, 0o100000, 0o120000
 
 _STDLIB: Dict[bytes, Callable[[IO[bytes]], Any]] = {
@@ -127,9 +129,17 @@ def decompressed(stream: IO[bytes], magic: bytes) -> Iterator[IO[bytes]]:
     ) as process:
         try:
             if process.stdout is not None:
+                _widen(process.stdout)
                 yield process.stdout
         finally:
             process.kill()
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let ``pipe`` hold a megabyte: images have hundreds, and each filling changes the process."""
+    # The kernel may refuse an ordinary user; slower is all that follows.
+    with suppress(OSError):
+        fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, _BLOCK_BYTES)
 
 
 def _read_cpio(stream: IO[bytes], image: Image, keep: Callable[[str], bool]) -> None:

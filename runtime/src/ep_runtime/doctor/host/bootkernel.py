@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _ENVIRONMENTS = ("/boot/grub2/grubenv", "/boot/grub/grubenv")
 _ENTRIES = "/boot/loader/entries"
 _DEFAULTS = "/etc/default/grub"
-_OPTIONS = ("DMA_SHARED_BUFFER", "MODULE_SIG_FORCE", "PCI_P2PDMA")
+_OPTIONS = ("DMA_SHARED_BUFFER", "MODULE_SIG_FORCE")
 
 
 def release_key(release: str) -> Tuple[Tuple[int, Union[int, str]], ...]:

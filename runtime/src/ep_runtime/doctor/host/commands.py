@@ -10,6 +10,7 @@ costs its own answer and not the whole picture. For any other root their output 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
@@ -30,6 +31,7 @@ _FABRIC_MANAGERS = ("nvidia-fabric-manager", "nvidia-fabricmanager")
 _GPU_QUERY = "--query-gpu=pci.bus_id," + ",".join(GPU_FIELDS)
 PROGRAMS: Dict[str, List[str]] = {
     "nvidia-smi": ["nvidia-smi", _GPU_QUERY, "--format=csv,noheader"],
+    "nvidia-smi-nvlink": ["nvidia-smi", "nvlink", "--status"],
     "dmesg": ["dmesg"],
     "df": ["df", "-Pk", "/boot"],
     "rpm": ["rpm", "-q", "--qf", "%{NAME} %{VERSION}\n", *_FABRIC_MANAGERS],
@@ -107,6 +109,14 @@ def gpu_answers(programs: Programs) -> Dict[str, Any]:
         elif complaint is None and line.strip():
             complaint = line.strip()[:300]
     return {"gpus": answers, "complaint": complaint}
+
+
+def nvlinks(programs: Programs) -> Optional[int]:
+    """How many NVLinks of all GPUs are active; None when nvidia-smi does not say."""
+    text = programs.output("nvidia-smi-nvlink")
+    if text is None or not re.search(r"^GPU \d+:", text, re.MULTILINE):
+        return None
+    return len(re.findall(r"^\s+Link \d+: [\d.]+ GB/s", text, re.MULTILINE))
 
 
 _LOG_WORDS = (

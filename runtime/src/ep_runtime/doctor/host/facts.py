@@ -79,6 +79,7 @@ def _gather(
             "modprobe": _modprobe(host, module),
             "peermem": _loaded_module(host, "nvidia_peermem"),
             "complaint": answers["complaint"],
+            "nvlinks": commands.nvlinks(programs),
             "nodes": procfs.driver_nodes(host),
         },
         "modules": {

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import IO, Any, Dict, List, NamedTuple, Pattern, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Pattern, Tuple
 
 from ..model import SEVERITIES
 
@@ -78,7 +78,7 @@ def _expression(text: str) -> str:
     return "".join([*parts, re.escape(text[end:])])
 
 
-def explain(stream: IO[str], name: str) -> List[Dict[str, Any]]:
+def explain(stream: Iterable[str], name: str) -> List[Dict[str, Any]]:
     """The findings of a log, errors first; a message is one finding, however often it is there.
 
     Evidence shows its first lines. Findings have the keys of a host's; ``rules`` names the host

@@ -167,20 +167,29 @@ def dkms_failed(facts: Facts, intent: Intent) -> List[Evidence]:
 @rule(
     "EPD308",
     ERROR,
-    "Secure Boot is on and a module is not signed",
+    "The kernel asks for signed modules and one is not signed",
     "The kernel refuses it: `Key was rejected by service`.",
     "Use the distribution's signed modules, or sign {where} with a key that the firmware has"
     " (`mokutil"
     " --import` asks for it on the console at the next boot), or switch Secure Boot off.",
 )
 def unsigned(facts: Facts, intent: Intent) -> List[Evidence]:
-    """With Secure Boot the kernel loads only modules signed with a key it trusts. Modules that DKMS
-    builds are signed with a key of the host's own, if at all.
+    """With Secure Boot, in lockdown, or with CONFIG_MODULE_SIG_FORCE the kernel loads only modules
+    signed with a key it trusts. Modules that DKMS builds are signed with a key of the host's own,
+    if at all.
     """
-    if not facts["secure_boot"]:
+    reasons = {
+        "Secure Boot": facts["secure_boot"],
+        "lockdown": facts["kernel"]["lockdown"] in ("integrity", "confidentiality"),
+        "CONFIG_MODULE_SIG_FORCE": facts["kernel"]["config"]["MODULE_SIG_FORCE"] == "y",
+    }
+    asked_by = next((reason for reason, holds in reasons.items() if holds), None)
+    if asked_by is None:
         return []
     return [
-        Evidence(module["path"], "no signature", f"a signature (kernel {kernel} {why})")
+        Evidence(
+            module["path"], "no signature", f"a signature, for {asked_by} (kernel {kernel} {why})"
+        )
         for kernel, why in that_count(facts)
         for name, module in sorted(facts["modules"]["installed"].get(kernel, {}).items())
         if module["signed"] is False

@@ -198,3 +198,22 @@ def gid_index(fleet: Fleet, intent: Intent) -> Dict[str, List[Evidence]]:
         return min(rows) if rows else None
 
     return _differing(fleet, "GID index", row)
+
+
+@fleet_rule(
+    "EPD910",
+    WARNING,
+    "The NIC's driver differs in the fleet",
+    "Some hosts have DOCA-OFED and some the kernel's own driver, or another release of it:"
+    " devices have"
+    " other names, and other features.",
+    "Install the same DOCA-OFED on all hosts, or on none: {wanted}.",
+)
+def nic_driver(fleet: Fleet, intent: Intent) -> Dict[str, List[Evidence]]:
+    """The version of mlx5_core; the kernel's own driver tells none."""
+
+    def version(facts: Facts) -> Any:
+        module = facts["mlx5_core"]
+        return (module["version"] or "the kernel's own") if module["loaded"] else None
+
+    return _differing(fleet, "/sys/module/mlx5_core/version", version)

@@ -106,3 +106,19 @@ def vfio(facts: Facts, intent: Intent) -> List[Evidence]:
         for gpu in facts["nvidia"]["gpus"]
         if gpu["driver"] == "vfio-pci"
     ]
+
+
+@rule(
+    "EPD707",
+    WARNING,
+    "The GPUs of this host are not connected by NVLink",
+    "Ranks of one host reach each other over PCIe or their NICs: many times slower than NVLink.",
+    "Nothing, where the machine has none: give each GPU a NIC and pass"
+    " allow_nvlink_for_low_latency_mode=False. Otherwise look for missing bridges and at the fabric"
+    " manager.",
+)
+def no_nvlink(facts: Facts, intent: Intent) -> List[Evidence]:
+    """nvidia-smi counts no active link, and there is more than one GPU."""
+    if facts["nvidia"]["gpu_count"] < 2 or facts["nvidia"]["nvlinks"] != 0:
+        return []
+    return [Evidence("nvidia-smi nvlink --status", "no active link", "active links")]
