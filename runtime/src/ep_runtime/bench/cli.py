@@ -1,4 +1,6 @@
-"""The command line: ``low-latency`` runs the benchmark, ``report`` renders its document."""
+"""The command line: ``low-latency`` runs the benchmark, ``report`` renders its document, ``model``
+predicts what larger fleets will take.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
+from ep_runtime.bench import model_table
+from ep_runtime.bench.model import Fleet, predict
 from ep_runtime.bench.options import BACKENDS, DTYPES, OptionError, Parameters, check
 from ep_runtime.bench.results import ReportError
 from ep_runtime.bench.world import World, world_from
@@ -55,7 +60,65 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="render a JSON document as table and HTML")
     report.add_argument("--input", type=Path, required=True, help="document to render")
     report.add_argument("--html", type=Path, help="self-contained page to write")
+    _add_model(commands)
     return parser
+
+
+def _add_model(commands: argparse._SubParsersAction[_Parser]) -> None:
+    model = commands.add_parser(
+        "model",
+        help="predict times, bytes, queue pairs and memory at other EP sizes",
+        description="Arithmetic from bytes per link, messages and fixed costs; nothing is run. "
+        "Its error against published figures is printed with it.",
+    )
+    model.add_argument(
+        "--ep", default="8,16,32,64,128,256,512,1024,2048", help="ranks (%(default)s)"
+    )
+    defaults = Fleet()
+    model.add_argument("--num-tokens", type=int, default=defaults.tokens, help="(%(default)s)")
+    model.add_argument("--hidden", type=int, default=defaults.hidden, help="(%(default)s)")
+    model.add_argument("--num-experts", type=int, default=defaults.experts, help="(%(default)s)")
+    model.add_argument("--num-topk", type=int, default=defaults.topk, help="(%(default)s)")
+    model.add_argument(
+        "--gpus-per-node", type=int, default=defaults.gpus_per_node, help="(%(default)s)"
+    )
+    model.add_argument(
+        "--nvlink-gbps",
+        type=float,
+        default=defaults.nvlink_gbps,
+        help="GB/s, one way (%(default)s)",
+    )
+    model.add_argument(
+        "--nic-gbps",
+        type=float,
+        default=defaults.nic_gbps,
+        help="GB/s a GPU, one way (%(default)s)",
+    )
+    model.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _model(arguments: argparse.Namespace) -> int:
+    fleet = Fleet(
+        tokens=arguments.num_tokens,
+        hidden=arguments.hidden,
+        experts=arguments.num_experts,
+        topk=arguments.num_topk,
+        gpus_per_node=arguments.gpus_per_node,
+        nvlink_gbps=arguments.nvlink_gbps,
+        nic_gbps=arguments.nic_gbps,
+    )
+    for name, value in asdict(fleet).items():
+        if value <= 0:
+            raise OptionError(f"{name} must be positive, got {value}")
+    if fleet.topk > fleet.experts:
+        raise OptionError(f"--num-topk {fleet.topk} is more than --num-experts {fleet.experts}")
+    try:
+        sizes = [int(text) for text in arguments.ep.split(",")]
+        predictions = [predict(fleet, size) for size in sizes]
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    model_table.show(fleet, predictions, as_json=arguments.json)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command == "report":
             return _report(arguments)
+        if arguments.command == "model":
+            return _model(arguments)
         return _low_latency(arguments)
     except (OptionError, ReportError) as error:
         print(f"ep-bench {arguments.command}: {error}", file=sys.stderr)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 DTYPES = ("fp8", "bf16")
-BACKENDS = ("auto", "reference", "peer")
+BACKENDS = ("auto", "reference", "peer", "nvshmem")
 
 HIDDEN_MULTIPLE = 128  # channels that share one FP8 scale
 MAX_TOPK = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -266,7 +266,7 @@ class _Run:
             device=str(self.device),
             device_name=_device_name(self.device),
             backend=transport["backend"],
-            transport=_paths(transport["peers"]),
+            transport=_paths(transport),
             samples=samples,
         )
         ranks = gather(self.group, mine)
@@ -305,9 +305,16 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _paths(peers: Sequence[str]) -> str:
-    """Name the kinds of paths to the peers; "self" only for a single rank."""
-    kinds = dict.fromkeys(peers)
+def _paths(transport: Mapping[str, Any]) -> str:
+    """Name the kinds of paths to the peers, and what carries RDMA; "self" only for one rank."""
+    kinds = dict.fromkeys(transport["peers"])
     if len(kinds) > 1:
         kinds.pop("self", None)
-    return ", ".join(kinds)
+    named = ", ".join(kinds)
+    if transport.get("nvshmem_version") is None:
+        return named
+    handler = transport["nic_handler"] or "none"
+    return (
+        f"{named} (NVSHMEM {transport['nvshmem_version']}, NIC handler {handler}, "
+        f"queue pairs {transport['queue_pairs']})"
+    )
