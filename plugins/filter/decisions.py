@@ -19,4 +19,5 @@ class FilterModule:
             "driver_plan": decisions.driver_plan,
             "reboot_need": decisions.reboot_need,
             "stale_images": decisions.stale_images,
+            "unsigned_modules": decisions.unsigned_modules,
         }

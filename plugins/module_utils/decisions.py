@@ -178,7 +178,8 @@ def reboot_need(
 ) -> Dict[str, Any]:
     """Whether a host must reboot, and whether the policy has it rebooted now.
 
-    ``needed``: the loaded module lacks what its next load would get. ``due``: needed and allowed,
+    ``needed``: the loaded module lacks what its next load would get, or is of another version than
+    the one that is installed for the kernel that boots next. ``due``: needed and allowed,
     or policy ``always`` and no boot since the roles last changed what a boot reads. ``planned`` is
     what the roles would have changed, had they not run in check mode. Only mode ``gpu`` needs the
     options live; that removed ones are gone matters in every mode.
@@ -198,6 +199,10 @@ def reboot_need(
             reasons.append(
                 f"{name} is {params[name] or 'empty'} in the loaded driver, {load} at its next load"
             )
+    release = facts["kernel"]["next"]["release"] or facts["kernel"]["release"]
+    coming = facts["modules"]["installed"].get(release, {}).get("nvidia", {}).get("version")
+    if nvidia["version"] and coming and coming != nvidia["version"]:
+        reasons.append(f"the loaded driver is {nvidia['version']}, its next load is {coming}")
     changes = facts["changes"]
     this_boot = changes is None or changes.get("boot_id") == facts["boot"]["boot_id"]
     if not ours and changes is not None and this_boot and nvidia["module_loaded"]:
@@ -210,6 +215,18 @@ def reboot_need(
         reasons.append("the policy is always, and the options or an image changed in this boot")
     due = policy != "never" and bool(reasons)
     return {"needed": needed, "due": due, "reasons": reasons}
+
+
+def unsigned_modules(facts: Dict[str, Any]) -> List[str]:
+    """Paths of driver modules that this host's firmware would keep from loading."""
+    if not facts["secure_boot"]:
+        return []
+    return sorted(
+        module["path"]
+        for modules in facts["modules"]["installed"].values()
+        for module in modules.values()
+        if module["signed"] is False
+    )
 
 
 def stale_images(facts: Dict[str, Any]) -> List[str]:

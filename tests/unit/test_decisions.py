@@ -135,6 +135,28 @@ def test_a_command_line_counts_as_it_will_be_at_the_next_boot(tmp_path):
     assert plan(found)["problems"]
 
 
+def test_a_driver_of_another_version_than_the_installed_one_needs_a_boot(tmp_path):
+    found = gather(tmp_path, LIVE, BOOT, {OUR_FILE: CONTENT})
+    found["kernel"]["next"] = {"release": KERNEL, "evidence": ""}
+    for version, needed in ((found["nvidia"]["version"], False), ("999.1", True)):
+        module = {"version": version, "path": "/nvidia.ko", "signed": False}
+        found["modules"]["installed"] = {KERNEL: {"nvidia": module}}
+        need = decisions.reboot_need(found, "cpu", "when_needed")
+        assert need["needed"] is needed, need
+
+
+@pytest.mark.parametrize(
+    ("secure_boot", "signed", "named"),
+    [(True, False, True), (True, True, False), (False, False, False), (None, False, False)],
+)
+def test_an_unsigned_module_matters_where_the_firmware_looks(tmp_path, secure_boot, signed, named):
+    found = gather(tmp_path)
+    found["secure_boot"] = secure_boot
+    module = {"version": "1", "path": "/lib/nvidia.ko", "signed": signed}
+    found["modules"]["installed"] = {KERNEL: {"nvidia": module}}
+    assert decisions.unsigned_modules(found) == (["/lib/nvidia.ko"] if named else [])
+
+
 def test_a_rule_that_keeps_the_driver_from_loading_is_named(tmp_path):
     found = gather(tmp_path, {"etc/modprobe.d/no.conf": "install nvidia /bin/false\n"})
     assert "/etc/modprobe.d/no.conf:1" in plan(found)["problems"][0]

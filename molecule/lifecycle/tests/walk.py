@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
-from conftest import INVENTORY, RESULTS
+import testinfra
+from conftest import BACKENDS, INVENTORY, NAMES, RESULTS, RUNNER
 
 OPTIONS = "/etc/modprobe.d/zz-epfleet-nvidia.conf"
 LINE = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
@@ -42,6 +44,28 @@ class Run:
         """Everything that failed tasks said, on one line, as prose reads."""
         _before, _marker, after = self.output.partition("[ERROR]")
         return " ".join(after.split())
+
+
+def everywhere(command):
+    """Run `command` on every host; {name: output}.
+
+    Pytest runs all tests of a module on one host and then on the next. What a fixture in the middle
+    of a walk left is therefore looked at by the fixture, on all hosts.
+    """
+    return {
+        name: testinfra.get_host(backend).check_output(command)
+        for name, backend in zip(NAMES, BACKENDS)
+    }
+
+
+def fleet_directory(name):
+    """The folder outside of the host with its logs."""
+    return Path(RUNNER.get_variables(name)["fleet_directory"])
+
+
+def boot_counts():
+    """How often each host was started; {name: count}."""
+    return {name: len((fleet_directory(name) / "boots").read_text().splitlines()) for name in NAMES}
 
 
 def inside_image(host, kernel, path=OPTIONS):
