@@ -79,11 +79,15 @@ def _same_directory(handle: int, directory: str) -> bool:
 
 
 def build_environment(venv: str, cuda: dict[str, Any] | None) -> dict[str, str]:
-    """The environment of the compiler: fixed time stamps, and CUDA asked for or refused."""
+    """The environment of the compiler: fixed time stamps, CUDA and NVSHMEM asked for or refused."""
     environment = clean_environment()
     environment["PATH"] = os.path.join(venv, "bin") + os.pathsep + environment.get("PATH", "")
     environment["SOURCE_DATE_EPOCH"] = str(SOURCE_EPOCH)
     environment["EP_RUNTIME_CUDA"] = "ON" if cuda else "OFF"
+    nvshmem = cuda.get("nvshmem") if cuda else None
+    environment["EP_RUNTIME_NVSHMEM"] = "ON" if nvshmem else "OFF"
+    if nvshmem:
+        environment["NVSHMEM_DIR"] = nvshmem["prefix"]
     if cuda:
         environment["CUDACXX"] = cuda["compiler"]
         if cuda["architectures"]:

@@ -42,7 +42,7 @@ options:
     default: []
   cuda:
     description:
-      - C(compiler), C(major) and C(architectures) for a build with CUDA kernels.
+      - C(compiler), C(major), C(architectures) and C(nvshmem) for a build with CUDA kernels.
       - Without it only the host part is built.
     type: dict
   archive:

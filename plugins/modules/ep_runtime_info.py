@@ -33,6 +33,12 @@ options:
     type: list
     elements: str
     default: []
+  nvshmem:
+    description:
+      - Prefix of the NVSHMEM that kernels for several hosts are built against, with its C(include)
+        and C(lib). Empty for none.
+    type: str
+    default: ""
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -61,7 +67,8 @@ venv:
 cuda:
   description:
     - C(compiler) (path of nvcc, or null), C(major) and the C(architectures) of the host's GPUs, as
-      far as they can be found out.
+      far as they can be found out, and C(nvshmem), the C(prefix) and C(version) of the copy asked
+      for, or null where it is not there.
   returned: success
   type: dict
 missing_tools:
@@ -76,6 +83,7 @@ root:
 """
 
 import os
+import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
@@ -111,7 +119,20 @@ def gpu_architectures() -> list[str]:
     return sorted({line for line in lines if line.isdigit()})
 
 
-def cuda_facts() -> dict[str, Any]:
+def nvshmem_copy(prefix: str) -> dict[str, str] | None:
+    """Prefix and version of the NVSHMEM below ``prefix``, by its header; None without one."""
+    header = os.path.join(prefix, "include", "non_abi", "nvshmem_version.h")
+    if not prefix or not os.path.isfile(header):
+        return None
+    with open(header, encoding="utf-8", errors="replace") as lines:
+        found = dict(re.findall(r"#define NVSHMEM_VENDOR_(\w+)_VERSION (\d+)", lines.read()))
+    parts = [found.get(part) for part in ("MAJOR", "MINOR", "PATCH")]
+    if None in parts:
+        return None
+    return {"prefix": prefix, "version": ".".join(str(part) for part in parts)}
+
+
+def cuda_facts(nvshmem: str) -> dict[str, Any]:
     """What a build with CUDA kernels would use on this host."""
     host = HostRoot("/")
     version, _flavour = procfs.driver_version(host)
@@ -120,6 +141,7 @@ def cuda_facts() -> dict[str, Any]:
         "compiler": found["nvcc"],
         "major": found["major"],
         "architectures": gpu_architectures(),
+        "nvshmem": nvshmem_copy(nvshmem),
     }
 
 
@@ -130,6 +152,7 @@ def main() -> None:
             "venv": {"type": "path", "required": True},
             "requirements": {"type": "list", "elements": "str", "default": []},
             "extras": {"type": "list", "elements": "str", "default": []},
+            "nvshmem": {"type": "str", "default": ""},
         },
         supports_check_mode=True,
     )
@@ -149,7 +172,7 @@ def main() -> None:
         changed=False,
         python=python,
         venv=venv,
-        cuda=cuda_facts(),
+        cuda=cuda_facts(given["nvshmem"]),
         missing_tools=missing,
         root=os.geteuid() == 0,
     )

@@ -24,7 +24,8 @@ options:
     type: path
     required: true
   cuda:
-    description: C(compiler), C(major) and C(architectures), when CUDA kernels are to be built.
+    description:
+      - C(compiler), C(major), C(architectures) and C(nvshmem), when CUDA kernels are to be built.
     type: dict
 attributes:
   check_mode:

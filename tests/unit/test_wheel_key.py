@@ -36,8 +36,19 @@ def test_different_hosts_do_not(other):
 
 
 def test_gpus_and_toolkits_differ():
-    keys = {key(cuda={**CUDA, **change}) for change in ({}, {"major": 12}, {"architectures": []})}
-    assert len(keys) == 3
+    changes = (
+        {},
+        {"major": 12},
+        {"architectures": []},
+        {"nvshmem": {"prefix": "/a", "version": "3.4.5"}},
+        {"nvshmem": {"prefix": "/a", "version": "3.8.0"}},
+    )
+    assert len({key(cuda={**CUDA, **change}) for change in changes}) == len(changes)
+
+
+def test_where_nvshmem_lies_does_not_matter():
+    copies = [{"prefix": prefix, "version": "3.4.5"} for prefix in ("/a", "/b")]
+    assert len({key(cuda={**CUDA, "nvshmem": copy}) for copy in copies}) == 1
 
 
 def test_a_key_is_a_safe_name():
