@@ -51,6 +51,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                 },
                 "hosts": {"type": "list", "elements": "str", "default": []},
                 "pattern": {"type": "str", "default": "ep_fleet"},
+                "benchmark": {"type": "bool", "default": True},
             }
         )
         if arguments["stage"] == "inventory":
@@ -61,7 +62,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             problems = inputs.host_problems(own, settings)
             result["ansible_facts"] = {"epfleet_settings": settings}
         else:
-            problems = self._fleet(arguments["hosts"], variables)
+            problems = self._fleet(arguments["hosts"], variables, arguments["benchmark"])
         if problems:
             raise AnsibleError(" ".join(problems))
         result["changed"] = False
@@ -88,7 +89,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                     own[name] = self._templar.template(value)
         return own
 
-    def _fleet(self, hosts: list[str], variables: dict[str, Any]) -> list[str]:
+    def _fleet(self, hosts: list[str], variables: dict[str, Any], benchmark: bool) -> list[str]:
         """Compare the hosts; ranks and experts are those that the benchmark would use."""
         fleet = {}
         for host in hosts:
@@ -101,6 +102,6 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                     picked[name] = None if self._templar.is_template(value) else value
             fleet[host] = picked
         asked = variables.get("ansible_run_tags", ["all"])
-        benchmark = bool({"all", "ep_benchmark"} & set(asked))
+        benchmark = benchmark and bool({"all", "ep_benchmark"} & set(asked))
         skipped = variables.get("ansible_skip_tags", [])
         return inputs.fleet_problems(fleet, benchmark and "ep_benchmark" not in skipped)

@@ -30,6 +30,11 @@ options:
     description: The pattern that gave O(hosts), for the message.
     type: str
     default: ep_fleet
+  benchmark:
+    description: Whether the play runs the benchmark, so that ranks and experts must fit the fleet.
+    type: bool
+    default: true
+    version_added: 0.2.0
 attributes:
   check_mode:
     support: full

@@ -150,7 +150,8 @@ def test_site_begins_with_preflight(collection, tmp_path):
 
 def test_verify_fails_where_the_intended_is_not_live(collection, tmp_path):
     folder = tmp_path / "findings"
-    changes = [live(stream="0", dwords=""), healthy, fires("EPD803"), healthy]
+    # Three hosts: 256 experts do not divide by their ranks, which matters to a benchmark alone.
+    changes = [live(stream="0", dwords=""), healthy, fires("EPD803")]
     code, output = run(
         collection, tmp_path, "verify.yml", changes, "-e", f"epfleet_findings_dir={folder}"
     )

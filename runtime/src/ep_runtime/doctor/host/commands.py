@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import time
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ class Programs:
                 continue
 
     def output(self, name: str) -> Optional[str]:
-        """What ``name`` printed; None when the host has no such program or it gave no answer."""
+        """What ``name`` printed; None when the host has no such program or it gave no answer.
+
+        A program that was too late is not waited for again.
+        """
         if not self._host.live:
             return self._host.text(RECORDED + name)
         process = self._running.pop(name, None)
@@ -70,14 +74,22 @@ class Programs:
         try:
             data, _errors = process.communicate(timeout=max(0.0, self._end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            # A process in the driver's hands cannot be killed at once, so it is not waited for.
-            process.kill()
+            self._running[name] = process
             self._host.unread.add(f"{name} (no answer in {DEADLINE_S} s)")
             return None
         if name == "dmesg" and process.returncode != 0:
             self._host.unread.add("the kernel's log (dmesg)")
             return None
         return data[:_MAX_BYTES].decode("utf-8", errors="replace")
+
+    def close(self) -> None:
+        """End what nobody asked for."""
+        for process in self._running.values():
+            process.kill()
+            # A process in the driver's hands cannot be killed at once, and is left alone.
+            with process.stdout or nullcontext(), suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.1)
+        self._running.clear()
 
 
 def boot_space(host: HostRoot, programs: Programs) -> Dict[str, Optional[int]]:

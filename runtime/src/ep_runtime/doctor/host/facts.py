@@ -44,7 +44,10 @@ def gather(
     host = HostRoot(root)
     # Started first, so that they answer while the files are read.
     programs = commands.Programs(host)
-    facts = _gather(host, programs, require_options, nvshmem_prefix, venv)
+    try:
+        facts = _gather(host, programs, require_options, nvshmem_prefix, venv)
+    finally:
+        programs.close()
     facts["unread"] = sorted(host.unread)
     printable: Dict[str, Any] = _printable(facts)
     return printable
