@@ -12,7 +12,7 @@ from typing import Any
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import inputs
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.role_defaults import (
+from ansible_collections.epfleet.expert_parallel.plugins.plugin_utils.role_defaults import (
     role_defaults,
 )
 

@@ -27,7 +27,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.mod
     ERROR,
     RULES,
 )
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.role_defaults import (
+from ansible_collections.epfleet.expert_parallel.plugins.plugin_utils.role_defaults import (
     role_defaults,
 )
 

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any, Dict, List, Optional
 
-from . import ibgda, report
+from . import ibgda, page, report
 from .diagnose import diagnose
 from .host.facts import NVSHMEM_PREFIX, VENV, gather
 from .intent import DEFAULTS, REMOTE_MODES
@@ -116,8 +116,6 @@ def _show(findings: List[Dict[str, Any]], form: str, title: str) -> int:
     if form == "json":
         sys.stdout.write(report.as_json(findings))
     elif form == "html":
-        from . import page  # noqa: PLC0415 - the page alone needs Jinja2
-
         sys.stdout.write(page.render(findings, 1, title))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")

@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from .hostrange import compact
 from .model import SEVERITIES
 from .report import grouped, summary
@@ -18,6 +16,9 @@ _TEMPLATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates
 
 def render(findings: List[Dict[str, Any]], hosts: int, title: str) -> str:
     """The page as text; every value in it is escaped."""
+    # Wherever a page is asked for, Ansible or the wheel brought Jinja2; a host's Python has none.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
