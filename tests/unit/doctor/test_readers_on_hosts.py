@@ -161,12 +161,24 @@ def test_dkms_and_the_first_error_of_its_log(tmp_path):
     ]
 
 
-def test_an_ld_library_path_goes_before_the_environments_own_copy(tmp_path):
+def test_torchs_own_nvshmem_is_loaded_unless_another_is_preloaded(tmp_path):
     tree = Tree(SLES_15).nvshmem("opt/nvidia/nvshmem", "3.6.5")
+    tree.environment(LD_LIBRARY_PATH="/opt/nvidia/nvshmem/lib:/usr/lib64")
+    loaded = gather(tree, tmp_path / "a")["nvshmem_loaded"]
+    assert loaded["path"].startswith("/opt/epfleet/venv/")
+    assert loaded["candidates"][1:] == ["/opt/nvidia/nvshmem/lib/libnvshmem_host.so.3"]
+    tree = Tree(SLES_15).nvshmem("opt/nvidia/nvshmem", "3.6.5")
+    tree.files["etc/ld.so.preload"] = "/opt/nvidia/nvshmem/lib/libnvshmem_host.so.3\n"
+    loaded = gather(tree, tmp_path / "b")["nvshmem_loaded"]
+    assert loaded["path"] == "/opt/nvidia/nvshmem/lib/libnvshmem_host.so.3"
+
+
+def test_without_torchs_own_the_loaders_places_count(tmp_path):
+    tree = Tree(SLES_15).nvshmem("opt/nvidia/nvshmem", "3.6.5")
+    tree.remove("opt/epfleet/venv")
     tree.environment(LD_LIBRARY_PATH="/opt/nvidia/nvshmem/lib:/usr/lib64")
     loaded = gather(tree, tmp_path)["nvshmem_loaded"]
     assert loaded["path"] == "/opt/nvidia/nvshmem/lib/libnvshmem_host.so.3"
-    assert len(loaded["candidates"]) == 2
 
 
 def test_packaged_nvshmem(tmp_path):

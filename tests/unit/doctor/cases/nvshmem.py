@@ -36,12 +36,12 @@ case(
     "EPD505",
     DGX_OS,
     every(
-        lambda tree: tree.nvshmem("opt/nvidia/nvshmem", "3.6.5"),
-        environment(LD_LIBRARY_PATH="/opt/nvidia/nvshmem/lib"),
+        lambda tree: tree.nvshmem("opt/nvidia/nvshmem", "3.3.9"),
+        environment(LD_PRELOAD="/opt/nvidia/nvshmem/lib/libnvshmem_host.so.3"),
     ),
     every(
-        lambda tree: tree.nvshmem("opt/nvidia/nvshmem", "3.6.5"),
-        environment(LD_LIBRARY_PATH="/usr/local/cuda/lib64"),
+        lambda tree: tree.nvshmem("opt/nvidia/nvshmem", "3.3.9"),
+        environment(LD_LIBRARY_PATH="/opt/nvidia/nvshmem/lib"),
         file("etc/ld.so.conf.d/nvshmem.conf", "/opt/nvidia/nvshmem/lib\n"),
     ),
 )
@@ -106,4 +106,13 @@ case(
     SLES_15,
     intent(num_ranks=16, num_experts=256, num_qps_per_rank=8),
     intent(num_ranks=16, num_experts=256, num_qps_per_rank=16),
+)
+case(
+    "EPD517",
+    RHEL_9,
+    lambda tree: tree.nvshmem(NVSHMEM, "3.6.5"),
+    every(
+        lambda tree: tree.nvshmem(NVSHMEM, "3.6.5"),
+        environment(LD_PRELOAD=f"/{NVSHMEM}/lib/libnvshmem_host.so.3"),
+    ),
 )

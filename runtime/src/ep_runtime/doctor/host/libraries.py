@@ -32,13 +32,20 @@ def directories(host: HostRoot) -> List[str]:
     return [*dict.fromkeys([*found, *_DEFAULTS])]
 
 
-def preloaded_directories(host: HostRoot) -> List[str]:
-    """LD_LIBRARY_PATH as every login gets it, from /etc/environment."""
+def login_paths(host: HostRoot, variable: str) -> List[str]:
+    """The absolute paths in a variable of every login, such as LD_LIBRARY_PATH."""
     for line in (host.text("/etc/environment") or "").splitlines():
         name, equals, value = line.strip().partition("=")
-        if equals and name.replace("export ", "") == "LD_LIBRARY_PATH":
-            return [item for item in value.strip("\"'").split(":") if item.startswith("/")]
+        if equals and name.replace("export ", "") == variable:
+            paths = value.strip("\"'").replace(" ", ":").split(":")
+            return [path.rstrip("/") for path in paths if path.startswith("/")]
     return []
+
+
+def preloaded(host: HostRoot) -> List[str]:
+    """Libraries that every process gets first: LD_PRELOAD of logins, and ld.so.preload."""
+    words = (host.text("/etc/ld.so.preload") or "").replace(":", " ").split()
+    return [*login_paths(host, "LD_PRELOAD"), *(word for word in words if word.startswith("/"))]
 
 
 def find(host: HostRoot, soname: str, places: List[str]) -> Optional[str]:

@@ -104,13 +104,15 @@ def _library_directories(path: str, packaged: Optional[str]) -> List[str]:
 def loaded(host: HostRoot, site: str | None) -> dict[str, Any]:
     """Which host library a process of the runtime's environment would load.
 
-    ``candidates`` holds every one that the loader could come upon, the one it takes first. An
-    LD_LIBRARY_PATH goes before the library that torch's own run path leads to.
+    ``candidates`` holds every one that the loader could come upon, the one it takes first. What is
+    preloaded comes first; then torch's own copy in ``site``, to which torch has a run path that
+    LD_LIBRARY_PATH cannot override (DT_RPATH); then the loader's other places. Modules that are
+    loaded later get the copy that is mapped already: all have the same name.
     """
-    places = libraries.preloaded_directories(host)
-    places += [site + "/nvidia/nvshmem/lib"] if site else []
-    places += libraries.directories(host)
-    found = [f"{place}/{HOST_LIBRARY}" for place in places]
+    found = [path for path in libraries.preloaded(host) if "/libnvshmem_host.so" in path]
+    places = [site + "/nvidia/nvshmem/lib"] if site else []
+    places += libraries.login_paths(host, "LD_LIBRARY_PATH") + libraries.directories(host)
+    found += [f"{place}/{HOST_LIBRARY}" for place in places]
     found = [*dict.fromkeys(host.target(path) for path in found if host.exists(path))]
     return {"path": found[0] if found else None, "candidates": found}
 

@@ -31,6 +31,12 @@ def _used(facts: Facts) -> Optional[Dict[str, Any]]:
     return next(iter(found or copies), None)
 
 
+def _own(facts: Facts) -> Optional[Dict[str, Any]]:
+    """The copy in the Python environment, which torch brought."""
+    site = facts["runtime"]["site"]
+    return next((c for c in facts["nvshmem"] if site and c["path"].startswith(site)), None)
+
+
 def _variable(facts: Facts, name: str) -> Tuple[Optional[str], str]:
     item = facts["environment"].get(name)
     return (item["value"], f"/etc/environment:{item['line']}") if item else (None, "")
@@ -123,20 +129,20 @@ def mixed_plugins(facts: Facts, intent: Intent) -> List[Evidence]:
 @rule(
     "EPD505",
     ERROR,
-    "A process would load another NVSHMEM than torch's environment holds",
+    "A process would load an older NVSHMEM than torch was built with",
     "`NVSHMEM device library version does not match with NVSHMEM host library version`, or a hang.",
-    "Take the directory of {where} out of LD_LIBRARY_PATH in /etc/environment.",
+    "Take {where} out of LD_PRELOAD in /etc/environment and out of /etc/ld.so.preload, or put"
+    " {wanted}"
+    " or newer in its place.",
 )
 def shadowed(facts: Facts, intent: Intent) -> List[Evidence]:
-    """All copies have one name for the loader (libnvshmem_host.so.3), so the first directory wins:
-    LD_LIBRARY_PATH goes before the environment's own run path.
+    """All copies have one name for the loader (libnvshmem_host.so.3), so the first one that is
+    mapped serves all. A newer host library works with older device code, an older one does not.
     """
-    path, site = facts["nvshmem_loaded"]["path"], facts["runtime"]["site"]
-    own = next((c for c in facts["nvshmem"] if site and c["path"].startswith(site)), None)
-    used = _used(facts)
-    if own is None or used is None or path == own["library"] or used["version"] == own["version"]:
+    path, own, used = facts["nvshmem_loaded"]["path"], _own(facts), _used(facts)
+    if path is None or own is None or used is None or _at_least(used, own["version"]):
         return []
-    return [Evidence(path, used["version"], f"{own['version']}, {own['library']}")]
+    return [Evidence(path, used["version"], own["version"])]
 
 
 @rule(
@@ -330,8 +336,7 @@ def forced_handler(facts: Facts, intent: Intent) -> List[Evidence]:
 )
 def not_torchs(facts: Facts, intent: Intent) -> List[Evidence]:
     """Torch asks for one exact version of NVSHMEM in its package data."""
-    pin, site = facts["runtime"]["nvshmem_pin"], facts["runtime"]["site"]
-    own = next((c for c in facts["nvshmem"] if site and c["path"].startswith(site)), None)
+    pin, own = facts["runtime"]["nvshmem_pin"], _own(facts)
     if pin is None or own is None or own["version"] == pin["version"]:
         return []
     return [Evidence(own["path"], own["version"], pin["version"])]
@@ -353,3 +358,24 @@ def few_queues(facts: Facts, intent: Intent) -> List[Evidence]:
     if queues >= local:
         return []
     return [Evidence("num_qps_per_rank", str(queues), str(local))]
+
+
+@rule(
+    "EPD517",
+    WARNING,
+    "A process would load an older NVSHMEM than the one installed for the fleet",
+    "The runtime, built against the newer one, refuses to start between hosts.",
+    "Start programs with LD_PRELOAD={wanted}, or set nvshmem_version to torch's own, {seen}.",
+)
+def not_the_fleets(facts: Facts, intent: Intent) -> List[Evidence]:
+    """Torch maps the copy of its own environment when it is imported, and one process has one copy.
+    The runtime's kernels need the version that they were built against, or a newer one.
+    """
+    used, own = _used(facts), _own(facts)
+    if not remote(intent) or used is None or used is not own or not facts["runtime"]["ep_runtime"]:
+        return []
+    newer = [c for c in facts["nvshmem"] if c["library"] and not _at_least(used, c["version"])]
+    newest = max(newer, key=lambda copy: nvshmem.version_key(copy["version"]), default=None)
+    if newest is None:
+        return []
+    return [Evidence(facts["nvshmem_loaded"]["path"], used["version"], newest["library"])]
