@@ -141,7 +141,10 @@ def _add_module(host: HostRoot, tree: str, asked: Dict[str, Any], run: RunComman
         opensource="y" if asked["opensource"] else "",
     )
     write_atomically(os.path.join(target, "dkms.conf"), text.encode(), 0o644)
-    _must(run, ["dkms", "add", "-m", MODULE, "-v", asked["version"]])
+    what = ["-m", MODULE, "-v", asked["version"]]
+    _must(run, ["dkms", "add", *what])
+    for kernel in dkms.buildable(host):
+        _must(run, ["dkms", "install", *what, "-k", kernel])
 
 
 def _install_library(tree: str, run: RunCommand) -> List[str]:

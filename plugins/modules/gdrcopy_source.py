@@ -14,7 +14,7 @@ description:
     below C(/usr/local) with an entry for the loader.
   - gdrdrv is built against the sources of the installed driver, in that driver's flavour. When the
     driver's version changes, the next run builds it anew; DKMS by itself would not.
-  - Building gdrdrv for each kernel is the module M(epfleet.expert_parallel.dkms_module)'s work.
+  - For a kernel that comes later, building is M(epfleet.expert_parallel.dkms_module)'s work.
 options:
   url:
     description: The archive, a URL or an absolute path on the host.

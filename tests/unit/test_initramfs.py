@@ -22,6 +22,12 @@ def test_an_image_without_the_module_does_not_matter(tmp_path):
     assert state(tmp_path, image(False, None)) == ("not_needed", "no nvidia.ko inside")
 
 
+def test_options_of_ours_that_were_taken_back_are_stale_without_the_module_too(tmp_path):
+    found, evidence = state(tmp_path, image(False, OUR_LINE), {"etc/modprobe.d/x.conf": ""})
+    assert found == "stale"
+    assert "NVreg_EnableStreamMemOPs, NVreg_RegistryDwords is left over" in evidence
+
+
 def test_an_image_with_module_and_options_is_current(tmp_path):
     found, evidence = state(tmp_path, image(True, OUR_LINE))
     assert found == "current"

@@ -58,5 +58,11 @@ def test_second_rollout_changed_nothing(runs):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_second_rollout_cost_little(runs, name):
+    reached = [task for host, task in runs[-1]["reached"] if host == name]
+    assert 0 < len(reached) <= 12, reached
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_hosts_rebooted_canary_first(all_boots, name):
     assert all_boots[0][1] <= all_boots[NAMES.index(name)][1]

@@ -108,17 +108,23 @@ def state(path: str, asked: Dict[str, str], module: str, require_options: bool) 
 
     not_needed: the module is not inside, so the root file system's options count at its load.
     current / stale: the module is inside (or ``require_options`` asks regardless), and the
-    options agree / do not. unknown: the image cannot be read.
+    options agree / do not; stale also, when only our own file's options were taken back since.
+    unknown: the image cannot be read.
     """
     try:
         image = read_image(path, _is_config)
     except ArchiveError as error:
         return ImageState(UNKNOWN, str(error))
     member = module_names(image.names, module)
-    if member is None and not require_options:
-        return ImageState(NOT_NEEDED, f"no {module}.ko inside")
     files = modprobe.order_archive(image.kept, image.links)
-    inside = modprobe.module_config(files, module).effective()
+    config = modprobe.module_config(files, module)
+    if member is None and not require_options:
+        ours = {i.parameter for i in config.assignments if i.source == modprobe.OPTIONS_FILE}
+        left = ", ".join(sorted(ours - set(asked)))
+        if left:
+            return ImageState(STALE, f"no {module}.ko inside, but our {left} is left over")
+        return ImageState(NOT_NEEDED, f"no {module}.ko inside")
+    inside = config.effective()
     where = f"{member} inside" if member else f"no {module}.ko inside, options asked for"
     difference = _difference(inside, asked)
     if difference:
