@@ -77,8 +77,9 @@ ansible_facts:
         kernel:
           description:
             - Running C(release), its C(cmdline), the C(installed) releases, the C(bootable) ones
-              (with an image in /boot), the C(next) to boot with the evidence for it, some options
-              of the running kernel's C(config), and the C(lockdown) mode.
+              (with an image in /boot), the C(next) to boot with the evidence for it, the
+              C(boot_arguments) that GRUB is set to pass, some options of the running kernel's
+              C(config), and the C(lockdown) mode.
           returned: always
           type: dict
         nvidia:

@@ -111,3 +111,22 @@ case(
     file("run/nvidia/driver/etc/os-release", "ID=ubuntu\n"),
     file("run/nvidia/toolkit/.ready", ""),
 )
+case(
+    "EPD113",
+    UBUNTU_2404,
+    file(
+        "etc/default/grub",
+        "GRUB_DEFAULT=0\n"
+        "GRUB_CMDLINE_LINUX_DEFAULT='quiet nvidia.NVreg_RegistryDwords=\"RMForceX=1\"'\n",
+    ),
+    every(
+        file(
+            "etc/default/grub",
+            'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX="nvidia.NVreg_EnableStreamMemOPs=0"\n',
+        ),
+        file(
+            "etc/default/grub.d/50-gpu.cfg",
+            'GRUB_CMDLINE_LINUX="nvidia.NVreg_EnableStreamMemOPs=1 nvidia-drm.modeset=1"\n',
+        ),
+    ),
+)

@@ -7,8 +7,9 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import shlex
 import zlib
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 if TYPE_CHECKING:
     from .root import HostRoot
@@ -62,12 +63,36 @@ def _saved_entry(host: HostRoot) -> Tuple[Optional[str], Optional[str]]:
 
 
 def _grub_default(host: HostRoot) -> Optional[str]:
-    value = None
-    for line in (host.text(_DEFAULTS) or "").splitlines():
-        name, equals, text = line.strip().partition("=")
-        if equals and name == "GRUB_DEFAULT":
-            value = text.strip().strip("\"'")
-    return value
+    items = [item for item in _grub_settings(host) if item["name"] == "GRUB_DEFAULT"]
+    return items[-1]["value"] if items else None
+
+
+def boot_arguments(host: HostRoot) -> List[Dict[str, Any]]:
+    """What GRUB is set to pass to a kernel: ``value``, with its ``source`` and ``line``."""
+    names = ("GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT")
+    # The last assignment of each name counts, as in the shell that reads these files.
+    last = {item["name"]: item for item in _grub_settings(host) if item["name"] in names}
+    return [last[name] for name in names if name in last]
+
+
+def _grub_settings(host: HostRoot) -> List[Dict[str, Any]]:
+    found = []
+    for path in (_DEFAULTS, *host.glob("/etc/default/grub.d/*.cfg")):
+        for number, line in enumerate((host.text(path) or "").splitlines(), 1):
+            name, equals, text = line.strip().partition("=")
+            if equals and name.startswith("GRUB_"):
+                value = _unquoted(text.strip())
+                found.append({"name": name, "value": value, "source": path, "line": number})
+    return found
+
+
+def _unquoted(text: str) -> str:
+    """A value as the shell takes it; text that is no proper word stays as it is."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError:
+        return text.strip("\"'")
+    return words[0] if words else ""
 
 
 def _release_of(host: HostRoot, entry: str, releases: List[str]) -> Optional[str]:

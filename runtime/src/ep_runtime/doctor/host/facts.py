@@ -125,6 +125,7 @@ def _kernel(host: HostRoot) -> dict[str, Any]:
         "installed": procfs.kernels(host),
         "bootable": bootkernel.bootable(host),
         "next": bootkernel.next_boot(host),
+        "boot_arguments": bootkernel.boot_arguments(host),
         "config": bootkernel.config(host, release),
         "lockdown": bootkernel.lockdown(host),
     }

@@ -304,3 +304,27 @@ def driver_container(facts: Facts, intent: Intent) -> List[Evidence]:
     if facts["container"]["driver_container"] and wanted_options(intent):
         return [Evidence("/run/nvidia/driver", "present", "a driver installed on the host")]
     return []
+
+
+@rule(
+    "EPD113",
+    ERROR,
+    "The boot loader is set to override the driver options",
+    "From the next boot on the kernel's command line wins over all files. " + _SLOW,
+    "Remove the nvidia.* parameter from {where}, and run `update-grub` or `grub2-mkconfig -o"
+    " /boot/grub2/grub.cfg`.",
+)
+def boot_loader(facts: Facts, intent: Intent) -> List[Evidence]:
+    """GRUB's settings name a driver option with another value than the wanted one. The running
+    kernel may have been booted without it.
+    """
+    module = facts["nvidia"]["modprobe"]["module"]
+    wanted = wanted_options(intent)
+    found = []
+    for item in facts["kernel"]["boot_arguments"]:
+        for parameter, value in modprobe.kernel_arguments(item["value"]):
+            owner, _dot, name = parameter.partition(".")
+            ours = owner == module.replace("-", "_") and name in wanted
+            if ours and not modprobe.gives(name, wanted[name], value):
+                found.append(Evidence(_where(item), f"{parameter}={value}", wanted[name]))
+    return found
