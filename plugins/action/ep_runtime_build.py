@@ -16,6 +16,9 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cach
     lookup,
     store,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_key import (
+    DROP_IN_SUFFIX,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_source import (
     read_source,
     source_archive,
@@ -37,9 +40,10 @@ class ActionModule(ActionBase):
         given = dict(self._task.args)
         cache = os.path.expanduser(given["cache"])
         try:
-            entry, _problem = lookup(cache, given["key"])
-            if entry is not None:
-                result.update(changed=False, wheel=entry["path"], sha256=entry["sha256"])
+            keys = [given["key"], given["key"] + DROP_IN_SUFFIX]
+            entries = [lookup(cache, key)[0] for key in keys]
+            if all(entry is not None for entry in entries):
+                result.update(changed=False, wheel=entries[0]["path"], sha256=entries[0]["sha256"])
                 return result
             if not self._task.check_mode:
                 given["archive"] = self._send_source(given["inputs"]["source"])
@@ -48,10 +52,12 @@ class ActionModule(ActionBase):
                 module_args=given,
                 task_vars=task_vars,
             )
-            content = built.pop("content", None)
+            wheels = built.pop("built", [])
             result.update(built)
-            if content is not None:
-                self._keep(result, cache, given, base64.b64decode(content), task_vars or {})
+            # The runtime last: its entry says that the key is complete.
+            for key, wheel in reversed(list(zip(keys, wheels))):
+                entry = self._keep(cache, key, wheel, given["inputs"], task_vars or {})
+                result.update(wheel=entry["path"], sha256=entry["sha256"])
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
@@ -71,23 +77,23 @@ class ActionModule(ActionBase):
 
     def _keep(
         self,
-        result: dict[str, Any],
         cache: str,
-        given: dict[str, Any],
-        content: bytes,
+        key: str,
+        wheel: dict[str, str],
+        inputs: dict[str, Any],
         task_vars: dict[str, Any],
-    ) -> None:
-        if hashlib.sha256(content).hexdigest() != result["sha256"]:
+    ) -> dict[str, Any]:
+        content = base64.b64decode(wheel["content"])
+        if hashlib.sha256(content).hexdigest() != wheel["sha256"]:
             raise AnsibleActionFail("The wheel was damaged on its way from the host: run again")
         about = {
-            "payload": result["payload"],
-            "inputs": given["inputs"],
+            "payload": wheel["payload"],
+            "inputs": inputs,
             "built_on": task_vars.get("inventory_hostname", ""),
         }
         try:
-            entry = store(cache, given["key"], result["file"], content, about)
+            return store(cache, key, wheel["file"], content, about)
         except OSError as error:
             raise AnsibleActionFail(
                 f"The wheel cannot be kept in ep_runtime_cache ({cache}): {error}"
             ) from error
-        result.update(wheel=entry["path"], sha256=entry["sha256"])

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cache import lookup
+from ansible_collections.epfleet.expert_parallel.plugins.action.ep_runtime_plan import RUNTIME
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_choice import find_wheel
 
 
 class ActionModule(ActionBase):
@@ -25,23 +27,47 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         given = dict(self._task.args)
         try:
-            entry, problem = None, ""
+            wheels, problem = {}, ""
             if given.get("state", "present") == "present":
-                entry, problem = lookup(os.path.expanduser(given["cache"]), given["key"])
-                given["payload"] = entry["payload"] if entry else None
+                wheels, problem = self._wheels(given)
+            given.update({f"{name}payload": wheel["payload"] for name, wheel in wheels.items()})
             answer = self._module(given, task_vars)
             if answer.get("reasons") and not answer.get("failed") and not self._task.check_mode:
-                if entry is None:
+                if problem:
                     raise AnsibleActionFail(
                         "There is no wheel for this host ({}): {}. If another host was to build "
                         "it, see that host's error.".format(given["key"], problem)
                     )
-                given["wheel"] = self._send(entry["path"])
-                answer = self._module(given, task_vars)
+                sent = {name: self._send(wheel["path"]) for name, wheel in wheels.items()}
+                given.update({f"{name}wheel": path for name, path in sent.items()})
+                answer = self._module(dict(given, act=True), task_vars)
             result.update(answer)
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
+
+    def _wheels(self, given: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """The wheels by the prefix of the arguments that tell the module of them; why one lacks."""
+        wanted = {"": False}
+        if given.get("drop_in"):
+            file = Path(RUNTIME) / "shim" / "src" / "deep_ep" / "_others.py"
+            given["drop_in_check"] = file.read_text(encoding="utf-8")
+            wanted["drop_in_"] = True
+        if given.get("version"):
+            return {}, ""
+        cache = os.path.expanduser(given["cache"])
+        prebuilt = os.path.expanduser(given.get("prebuilt") or "")
+        found, problems = {}, []
+        for name, drop_in in wanted.items():
+            try:
+                entry, problem = find_wheel(cache, given["key"], prebuilt, drop_in)
+            except ValueError as error:
+                raise AnsibleActionFail(str(error)) from error
+            if entry is None:
+                problems.append(problem)
+            else:
+                found[name] = entry
+        return found, "; ".join(problems)
 
     def _module(
         self, arguments: dict[str, Any], task_vars: dict[str, Any] | None

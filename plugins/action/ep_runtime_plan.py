@@ -10,7 +10,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cache import lookup
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_choice import (
+    find_wheel,
+    given_key,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_key import (
     key_inputs,
     wheel_key,
@@ -43,6 +46,9 @@ class ActionModule(ActionBase):
                 "info": {"type": "dict", "required": True},
                 "cache": {"type": "path", "required": True},
                 "cuda": {"type": "dict"},
+                "prebuilt": {"type": "path", "default": ""},
+                "version": {"type": "str", "default": ""},
+                "drop_in": {"type": "bool", "default": False},
             }
         )
         info = given["info"]
@@ -61,20 +67,42 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 "No Python interpreter runs on this host: set ep_runtime_python"
             )
+        elsewhere = bool(given["prebuilt"] or given["version"])
         try:
-            source = source_digest(read_source(RUNTIME))
+            if elsewhere:
+                key = given_key(given["prebuilt"], given["version"])
+                inputs: dict[str, Any] = {"source": key, "cuda": None}
+            else:
+                source = source_digest(read_source(RUNTIME))
+                inputs = key_inputs(source, info["python"], given["cuda"])
+                key = wheel_key(inputs)
+            entry, problem = self._find(given, key, drop_in=False)
+            drop_in, drop_in_problem = self._find(given, key, drop_in=True)
         except (OSError, ValueError) as error:
             raise AnsibleActionFail(str(error)) from error
-        inputs = key_inputs(source, info["python"], given["cuda"])
-        key = wheel_key(inputs)
-        entry, problem = lookup(os.path.expanduser(given["cache"]), key)
-        reasons = why_install(info["venv"], key, entry["payload"] if entry else None)
+        problem = problem or drop_in_problem
+        if elsewhere and problem:
+            raise AnsibleActionFail(f"ep_runtime_wheel cannot be installed: {problem}")
+        reasons = why_install(
+            info["venv"], key, _payload(entry), given["drop_in"], _payload(drop_in)
+        )
         result.update(
             changed=False,
             key=key,
             inputs=inputs,
             reasons=reasons,
-            build=bool(reasons) and entry is None,
+            build=bool(reasons and problem),
             cache_problem=problem,
         )
         return result
+
+    def _find(
+        self, given: dict[str, Any], key: str, drop_in: bool
+    ) -> tuple[dict[str, Any] | None, str]:
+        if given["version"] or (drop_in and not given["drop_in"]):
+            return None, ""
+        return find_wheel(os.path.expanduser(given["cache"]), key, given["prebuilt"], drop_in)
+
+
+def _payload(entry: dict[str, Any] | None) -> str | None:
+    return entry["payload"] if entry else None

@@ -4,15 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import glob
 import json
 import os
 import shutil
 import tarfile
-import time
-from typing import Any, Iterator
+from typing import Any
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_source import (
     SOURCE_EPOCH,
@@ -25,7 +22,6 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv
 )
 
 _BUILD_TIMEOUT_S = 3600
-_LOCK_TIMEOUT_S = 3600
 
 # pip carries a TOML reader for the Pythons that have none (before 3.11).
 _ASK_BUILD_REQUIREMENTS = """
@@ -37,45 +33,6 @@ except ImportError:
 with open(sys.argv[1], "rb") as stream:
     print(json.dumps(tomllib.load(stream)["build-system"]["requires"]))
 """
-
-
-@contextlib.contextmanager
-def exclusive(directory: str) -> Iterator[None]:
-    """Hold ``directory`` alone, and remove it at the end when nothing else is in it.
-
-    Two controllers may build on one host at once; their builds follow each other.
-    """
-    deadline = time.monotonic() + _LOCK_TIMEOUT_S
-    while True:
-        os.makedirs(directory, mode=0o755, exist_ok=True)
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            if _lock(handle) and _same_directory(handle, directory):
-                yield
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory)
-                return
-        finally:
-            os.close(handle)
-        if time.monotonic() > deadline:
-            raise VenvError(f"another build has held {directory} for an hour")
-        time.sleep(0.5)
-
-
-def _lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _same_directory(handle: int, directory: str) -> bool:
-    """Whether the locked directory is still the one of that name: its last holder removed it."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(directory))
-    except FileNotFoundError:
-        return False
 
 
 def build_environment(venv: str, cuda: dict[str, Any] | None) -> dict[str, str]:
@@ -105,14 +62,14 @@ def unpack(archive: str, target: str) -> None:
         packed.extractall(target)
 
 
-def build_wheel(
+def build_wheels(
     archive: str,
     work: str,
     python: str,
     pip_args: list[str],
     cuda: dict[str, Any] | None,
-) -> str:
-    """Build the source in ``archive`` below ``work`` and return the path of the wheel.
+) -> list[str]:
+    """Build the source in ``archive`` below ``work``; return the runtime's wheel and its deep_ep's.
 
     ``work`` must not exist. Raises ``VenvError`` with the end of the output of what failed.
     """
@@ -131,15 +88,19 @@ def build_wheel(
         environment=environment,
     )
     wheel = [*pip, "wheel", *pip_args, "--no-deps", "--no-build-isolation", "--no-cache-dir"]
-    run(
-        [*wheel, "--wheel-dir", output, source],
-        timeout_s=_BUILD_TIMEOUT_S,
-        environment=environment,
-    )
-    wheels = glob.glob(os.path.join(glob.escape(output), "*.whl"))
-    if len(wheels) != 1:
-        raise VenvError(f"the build left {len(wheels)} wheels in {output} instead of one")
-    return wheels[0]
+    built = []
+    for part in (source, os.path.join(source, "shim")):
+        target = os.path.join(output, str(len(built)))
+        run(
+            [*wheel, "--wheel-dir", target, part],
+            timeout_s=_BUILD_TIMEOUT_S,
+            environment=environment,
+        )
+        wheels = glob.glob(os.path.join(glob.escape(target), "*.whl"))
+        if len(wheels) != 1:
+            raise VenvError(f"the build left {len(wheels)} wheels in {target} instead of one")
+        built += wheels
+    return built
 
 
 def discard(work: str) -> None:

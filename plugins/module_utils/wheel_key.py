@@ -8,6 +8,8 @@ import hashlib
 import json
 from typing import Any
 
+# Where the cache keeps the drop-in deep_ep that was built with a key's runtime.
+DROP_IN_SUFFIX = "-deep-ep"
 KEY_FIELDS = ("source", "machine", "libc", "python", "cuda")
 
 

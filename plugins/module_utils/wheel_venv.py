@@ -20,6 +20,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_payl
 )
 
 DISTRIBUTION = "ep-runtime"
+DROP_IN = "ep-runtime-deep-ep"
 MARKER = ".epfleet-ep-runtime.json"
 _TIMEOUT_S = 120
 
@@ -205,9 +206,16 @@ def inspect_venv(venv: str, requirements: list[str], extras: list[str]) -> dict[
     """Return the state of ``venv`` as far as the runtime is concerned.
 
     ``python`` is None when there is no working environment; ``installed`` is None without the
-    runtime; ``problems`` says what of the runtime's and the caller's requirements is not met.
+    runtime, ``drop_in`` without its ``deep_ep``; ``problems`` says what of the runtime's and the
+    caller's requirements is not met.
     """
-    state: dict[str, Any] = {"python": None, "installed": None, "marker": {}, "problems": []}
+    state: dict[str, Any] = {
+        "python": None,
+        "installed": None,
+        "drop_in": None,
+        "marker": {},
+        "problems": [],
+    }
     python = venv_python(venv)
     about = inspect_environment(venv)
     if about is None or not pip_is_whole(about):
@@ -220,6 +228,7 @@ def inspect_venv(venv: str, requirements: list[str], extras: list[str]) -> dict[
         for path in torn_distributions(about["site_packages"])
     ]
     state["installed"] = read_installed(about["site_packages"], DISTRIBUTION)
+    state["drop_in"] = read_installed(about["site_packages"], DROP_IN)
     if state["installed"] is not None and state["installed"]["payload"] is not None:
         requirements = requirements + installed_requirements(python)
     state["problems"] += unmet_requirements(python, requirements, extras)
@@ -236,25 +245,42 @@ def installed_requirements(python: str) -> list[str]:
     return answer
 
 
-def why_install(state: dict[str, Any], key: str, payload: str | None) -> list[str]:
+def why_install(
+    state: dict[str, Any],
+    key: str,
+    payload: str | None,
+    drop_in: bool = False,
+    drop_in_payload: str | None = None,
+) -> list[str]:
     """Say why the runtime of ``key`` must still be installed into a venv; empty when it is there.
 
-    ``state`` comes from ``inspect_venv``; ``payload`` is that of the cached wheel, or None when
-    no wheel is at hand. A payload that differs from the cached one is right all the same when it
-    is exactly what was verified for this key: another controller has built that one.
+    ``state`` comes from ``inspect_venv``; the payloads are those of the cached wheels, or None when
+    no wheel is at hand; ``drop_in`` is whether ``deep_ep`` is wanted. A payload that differs from
+    the cached one is right all the same when it is exactly what was verified for this key: another
+    controller has built that one.
     """
     if state["python"] is None:
         return list(state["problems"])
-    reasons = []
-    installed, marker = state["installed"], state["marker"]
-    verified = marker.get("key") == key
-    if installed is None:
-        reasons.append("ep-runtime is not installed")
-    elif installed["payload"] is None:
-        reasons.append("ep-runtime is only half installed")
-    elif not (verified and marker.get("payload") == installed["payload"]):
-        if installed["payload"] == payload:
-            reasons.append("the installed ep-runtime has not been verified")
-        else:
-            reasons.append("another build of ep-runtime is installed")
+    marker = state["marker"]
+    verified = marker if marker.get("key") == key else {}
+    reasons = _why(DISTRIBUTION, state["installed"], verified.get("payload"), payload)
+    if drop_in:
+        reasons += _why(DROP_IN, state["drop_in"], verified.get("drop_in"), drop_in_payload)
+    elif state["drop_in"] is not None:
+        reasons.append(f"{DROP_IN} is installed, but not wanted")
     return reasons + list(state["problems"])
+
+
+def _why(
+    name: str, installed: dict[str, Any] | None, verified: str | None, payload: str | None
+) -> list[str]:
+    """Say why ``name`` must be installed, from what is installed, was verified and is at hand."""
+    if installed is None:
+        return [f"{name} is not installed"]
+    if installed["payload"] is None:
+        return [f"{name} is only half installed"]
+    if installed["payload"] == verified:
+        return []
+    if installed["payload"] == payload:
+        return [f"the installed {name} has not been verified"]
+    return [f"another build of {name} is installed"]

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ep_runtime_build
-short_description: Build the ep_runtime wheel on a host and keep it on the controller
+short_description: Build the ep_runtime wheels on a host and keep them on the controller
 version_added: 0.1.0
 description:
-  - Sends the collection's C(runtime/) folder to the host, builds the wheel there in an environment
-    of its own, and stores it with its digests in the controller's cache.
-  - Does nothing when the cache already holds a whole wheel for O(key).
+  - Sends the collection's C(runtime/) folder to the host, builds the runtime's wheel and that of
+    its drop-in C(deep_ep) there in an environment of its own, and stores them with their digests in
+    the controller's cache.
+  - Does nothing when the cache already holds whole wheels for O(key).
 author:
   - The epfleet authors (@epfleet)
 options:
@@ -66,11 +67,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 wheel:
-  description: The wheel in the controller's cache.
+  description: The runtime's wheel in the controller's cache.
   returned: success, not in check mode
   type: str
 sha256:
-  description: Digest of the wheel.
+  description: Digest of that wheel.
   returned: success, not in check mode
   type: str
 seconds:
@@ -85,16 +86,28 @@ import os
 import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.exclusive import exclusive
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_build import (
-    build_wheel,
+    build_wheels,
     discard,
-    exclusive,
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_payload import (
     PayloadError,
     read_wheel,
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import VenvError
+
+
+def described(wheel: str) -> dict[str, str]:
+    """What the action needs to keep a wheel."""
+    with open(wheel, "rb") as stream:
+        content = stream.read()
+    return {
+        "file": os.path.basename(wheel),
+        "payload": read_wheel(wheel)["payload"],
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "content": base64.b64encode(content).decode("ascii"),
+    }
 
 
 def main() -> None:
@@ -120,24 +133,21 @@ def main() -> None:
         with exclusive(given["directory"]):
             discard(work)
             try:
-                wheel = build_wheel(
-                    given["archive"], work, given["python"], given["pip_args"], given["cuda"]
-                )
-                about = read_wheel(wheel)
-                with open(wheel, "rb") as stream:
-                    content = stream.read()
+                built = [
+                    described(wheel)
+                    for wheel in build_wheels(
+                        given["archive"], work, given["python"], given["pip_args"], given["cuda"]
+                    )
+                ]
             finally:
                 discard(work)
     except (VenvError, PayloadError, OSError) as error:
         module.fail_json(msg=f"The ep_runtime wheel could not be built in {work}: {error}")
     module.exit_json(
         changed=True,
-        file=os.path.basename(wheel),
-        payload=about["payload"],
-        sha256=hashlib.sha256(content).hexdigest(),
         seconds=round(time.monotonic() - started, 1),
         # The action takes this out of the result and stores it.
-        content=base64.b64encode(content).decode("ascii"),
+        built=built,
     )
 
 

@@ -13,6 +13,8 @@ description:
     compares the installed files with those of the wheel, and imports the runtime.
   - What to do is decided by what the environment holds, so an interrupted run is completed by the
     next one, and a complete installation is left alone.
+  - In an environment that was there before, no other package is changed; what can't be installed
+    without that is an error. Packages that were added go with the runtime.
 author:
   - The epfleet authors (@epfleet)
 options:
@@ -44,6 +46,18 @@ options:
     type: list
     elements: str
     default: []
+  drop_in:
+    description:
+      - Whether C(deep_ep), for programs written for DeepEP, is installed, too.
+      - Refused where another distribution brings a C(deep_ep).
+    type: bool
+    default: false
+  prebuilt:
+    description: The runtime's wheel on the controller, when it was not built there.
+    type: path
+  version:
+    description: The runtime's version that pip is to take from its index, in place of a wheel.
+    type: str
   key:
     description: The key of the wheel, from M(epfleet.expert_parallel.ep_runtime_plan).
     type: str
@@ -59,6 +73,19 @@ options:
   payload:
     description: Digest of the wheel's content. Set by the action.
     type: str
+  drop_in_wheel:
+    description: The wheel of C(deep_ep) on the host. Set by the action.
+    type: path
+  drop_in_payload:
+    description: Digest of that wheel's content. Set by the action.
+    type: str
+  drop_in_check:
+    description: The program that looks for another C(deep_ep). Set by the action.
+    type: str
+  act:
+    description: Whether to install what is missing, or only to say so. Set by the action.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Says what it would do without doing it.
@@ -94,10 +121,19 @@ import contextlib
 import json
 import os
 import shutil
+import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.exclusive import exclusive
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.venv_packages import (
+    constraints,
+    pip_problems,
+    unneeded,
+    versions,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     DISTRIBUTION,
+    DROP_IN,
     MARKER,
     VenvError,
     discard_pip,
@@ -118,6 +154,8 @@ if TYPE_CHECKING:
 
 _PIP_TIMEOUT_S = 3600
 _ASK_BUILD_INFO = "import ep_runtime, json; print(json.dumps(ep_runtime.build_info()))"
+_ASK_OTHERS = "\nimport sys\nprint(refusal(sys.path) or '')"
+OURS = (DISTRIBUTION, DROP_IN)
 
 
 class Installation:
@@ -127,12 +165,16 @@ class Installation:
         self.given = given
         self.venv: str = given["venv"]
         self.python = venv_python(self.venv)
+        self.added: list[str] = []
 
     def inspect(self) -> dict[str, Any]:
         return inspect_venv(self.venv, self.given["requirements"], self.given["extras"])
 
     def reasons(self, state: dict[str, Any]) -> list[str]:
-        return why_install(state, self.given["key"], self.given["payload"])
+        given = self.given
+        return why_install(
+            state, given["key"], given["payload"], given["drop_in"], given["drop_in_payload"]
+        )
 
     def pip(self, *arguments: str) -> None:
         run(
@@ -152,22 +194,72 @@ class Installation:
         run([self.given["python"], "-m", "venv", self.venv], timeout_s=_PIP_TIMEOUT_S)
 
     def install(self, state: dict[str, Any]) -> None:
+        foreign = state["python"] is not None and not state["marker"].get("created")
         if state["python"] is None:
             self.create()
         about = inspect_environment(self.venv)
         if about is None:
             raise VenvError(f"{self.python} does not run as a virtual environment's interpreter")
+        self.refuse_other_deep_ep()
         for path in torn_distributions(about["site_packages"]):
             shutil.rmtree(path)
-        more, wheel, extras = self.given["pip_args"], self.given["wheel"], self.given["extras"]
-        installed = self.inspect()["installed"]
-        if installed is not None and installed["payload"] != self.given["payload"]:
-            self.pip("install", *more, "--no-deps", "--force-reinstall", wheel)
-        named = f"{wheel}[{','.join(extras)}]" if extras else wheel
-        self.pip("install", *more, *self.given["requirements"], named)
+        before, problems = versions(self.python), pip_problems(self.python)
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as kept:
+            if foreign:
+                kept.write(constraints(before, OURS))
+                kept.flush()
+            self.install_wheels(["--constraint", kept.name] if foreign else [])
+        added = sorted(set(versions(self.python)) - set(before) - set(OURS))
+        self.added = sorted({*state["marker"].get("added", []), *(added if foreign else [])})
+        new = [line for line in pip_problems(self.python) if line not in problems]
+        if new:
+            raise VenvError("pip check says: {}".format("; ".join(new)))
+
+    def install_wheels(self, kept: list[str]) -> None:
+        given = self.given
+        more, extras, version = given["pip_args"], given["extras"], given["version"]
+        options = f"[{','.join(extras)}]" if extras else ""
+        if version:
+            kept = [*kept, "--only-binary", ",".join(OURS)]
+            wheels = [f"{name}=={version}" for name in OURS]
+            named = [f"{DISTRIBUTION}{options}=={version}"]
+        else:
+            wheels = [given["wheel"], given["drop_in_wheel"]]
+            named = [given["wheel"] + options]
+        state = self.inspect()
+        if given["drop_in"]:
+            named.append(wheels[1])
+        elif state["drop_in"] is not None:
+            self.pip("uninstall", "--yes", DROP_IN)
+        known = [(wheels[0], state["installed"], given["payload"])]
+        if given["drop_in"]:
+            known.append((wheels[1], state["drop_in"], given["drop_in_payload"]))
+        replaced = [
+            wheel
+            for wheel, found, payload in known
+            if found is not None and found["payload"] != payload
+        ]
+        if replaced:
+            self.pip("install", *more, *kept, "--no-deps", "--force-reinstall", *replaced)
+        self.pip("install", *more, *kept, *given["requirements"], *named)
+        if version:
+            # The bytes of an index's wheel are known only now.
+            state = self.inspect()
+            for found, name in (("installed", "payload"), ("drop_in", "drop_in_payload")):
+                given[name] = state[found]["payload"] if state[found] else None
+
+    def refuse_other_deep_ep(self) -> None:
+        """Two distributions of one module overwrite each other's files."""
+        if self.given["drop_in"] and self.given["drop_in_check"]:
+            check = self.given["drop_in_check"] + _ASK_OTHERS
+            reason = run([self.python, "-I", "-c", check]).strip()
+            if reason:
+                raise VenvError(reason)
 
     def build_info(self) -> dict[str, Any]:
-        """Import the runtime as a program would."""
+        """Import the runtime, and deep_ep, as a program would."""
+        if self.given["drop_in"]:
+            run([self.python, "-I", "-c", "import deep_ep"])
         answer: dict[str, Any] = json.loads(run([self.python, "-I", "-c", _ASK_BUILD_INFO]))
         return answer
 
@@ -178,6 +270,8 @@ class Installation:
             "source": self.given["source"],
             "version": state["installed"]["version"],
             "payload": state["installed"]["payload"],
+            "drop_in": state["drop_in"]["payload"] if state["drop_in"] else None,
+            "added": self.added,
         }
         if noted != state["marker"]:
             write_marker(self.venv, noted)
@@ -187,39 +281,54 @@ def describe(state: dict[str, Any]) -> str:
     """What ``--diff`` shows of a virtual environment."""
     if state["installed"] is None:
         return "ep-runtime absent\n"
-    return "ep-runtime {} ({})\n".format(
-        state["installed"]["version"], state["marker"].get("key", "of unknown origin")
+    return "ep-runtime {} ({}){}\n".format(
+        state["installed"]["version"],
+        state["marker"].get("key", "of unknown origin"),
+        " with deep_ep" if state["drop_in"] else "",
     )
 
 
 def present(module: AnsibleModule) -> None:
     target = Installation(module.params)
-    before = target.inspect()
+    if target.given["act"] and not module.check_mode:
+        with exclusive(os.path.dirname(os.path.abspath(target.venv))):
+            act(module, target)
+    look(module, target, target.inspect())
+
+
+def look(module: AnsibleModule, target: Installation, before: dict[str, Any]) -> None:
+    """Say what is to do; where it is nothing, also that it works. Ends the module."""
     reasons = target.reasons(before)
-    after = f"ep-runtime ({target.given['key']})\n" if reasons else describe(before)
-    result = {
+    result = outcome(target, before, reasons)
+    if not reasons:
+        result["build_info"] = target.build_info()
+    module.exit_json(**result)
+
+
+def outcome(target: Installation, before: dict[str, Any], reasons: list[str]) -> dict[str, Any]:
+    wanted = " with deep_ep" if target.given["drop_in"] else ""
+    after = f"ep-runtime ({target.given['key']}){wanted}\n" if reasons else describe(before)
+    return {
         "changed": bool(reasons),
         "reasons": reasons,
         "diff": {"before": describe(before), "after": after},
     }
-    if reasons and (module.check_mode or target.given["wheel"] is None):
-        # Without a wheel the action comes again with one.
-        module.exit_json(**result)
-    if reasons:
-        target.install(before)
-        state = target.inspect()
-        wrong = [
-            reason
-            for reason in target.reasons(state)
-            if reason != "the installed ep-runtime has not been verified"
-        ]
-        if wrong:
-            raise VenvError("after the installation {}".format("; ".join(wrong)))
-        info = target.build_info()
-        target.note(state)
-    else:
-        info = target.build_info()
-    module.exit_json(build_info=info, **result)
+
+
+def act(module: AnsibleModule, target: Installation) -> None:
+    """Install what is missing, unless somebody has while this waited. Ends the module."""
+    before = target.inspect()
+    reasons = target.reasons(before)
+    if not reasons:
+        look(module, target, before)
+    target.install(before)
+    state = target.inspect()
+    wrong = [r for r in target.reasons(state) if not r.endswith("has not been verified")]
+    if wrong:
+        raise VenvError("after the installation {}".format("; ".join(wrong)))
+    info = target.build_info()
+    target.note(state)
+    module.exit_json(build_info=info, **outcome(target, before, reasons))
 
 
 def absent(module: AnsibleModule) -> None:
@@ -235,7 +344,9 @@ def absent(module: AnsibleModule) -> None:
         else:
             for path in torn_distributions(state["python"]["site_packages"]):
                 shutil.rmtree(path)
-            target.pip("uninstall", "--yes", DISTRIBUTION)
+            installed = [name for name in OURS if name in versions(target.python)]
+            added = marker.get("added", [])
+            target.pip("uninstall", "--yes", *unneeded(target.python, installed, added))
     if not module.check_mode:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(target.venv, MARKER))
@@ -254,8 +365,15 @@ def main() -> None:
             "key": {"type": "str", "no_log": False},
             "source": {"type": "str"},
             "cache": {"type": "path"},
+            "prebuilt": {"type": "path"},
+            "version": {"type": "str"},
             "wheel": {"type": "path"},
             "payload": {"type": "str"},
+            "drop_in": {"type": "bool", "default": False},
+            "drop_in_wheel": {"type": "path"},
+            "drop_in_payload": {"type": "str"},
+            "drop_in_check": {"type": "str"},
+            "act": {"type": "bool", "default": False},
         },
         required_if=[("state", "present", ("key", "source", "cache"))],
         supports_check_mode=True,

@@ -27,6 +27,18 @@ options:
     description:
       - C(compiler), C(major), C(architectures) and C(nvshmem), when CUDA kernels are to be built.
     type: dict
+  prebuilt:
+    description: The runtime's wheel on the controller, to be installed in place of one built here.
+    type: path
+    default: ""
+  version:
+    description: The version that pip is to take from its index in place of a wheel built here.
+    type: str
+    default: ""
+  drop_in:
+    description: Whether C(deep_ep) is wanted, too. Its wheel lies beside the runtime's.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.

@@ -80,6 +80,7 @@ class Target:
             "cache": "/nonexistent",
             "wheel": self.wheel,
             "payload": read_wheel(self.wheel)["payload"],
+            "act": True,
         }
         return {**ours, **changes}
 
@@ -130,7 +131,7 @@ def test_a_second_run_changes_nothing(target):
 
 def test_a_host_without_the_wheel_asks_for_it(target):
     (target.site / "ep_runtime/part1.py").write_text("x = 2\n")
-    answer = target.install(wheel=None)
+    answer = target.install(act=False)
     assert answer["reasons"] == ["another build of ep-runtime is installed"]
     assert (target.site / "ep_runtime/part1.py").read_text() == "x = 2\n"
 
