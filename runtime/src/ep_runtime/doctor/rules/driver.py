@@ -88,8 +88,11 @@ def too_old(facts: Facts, intent: Intent) -> List[Evidence]:
     ERROR,
     "The driver's libraries are of another version than the loaded module",
     "Every CUDA program fails: `Failed to initialize NVML: Driver/library version mismatch`.",
-    "Reboot, so that the installed module is loaded; then keep both in step: hold the packages"
-    " (`apt-mark hold`, `dnf versionlock`) so that no unattended upgrade does this again.",
+    "Reboot, so that the installed module is loaded (role reboot does it); then keep both in"
+    " step: hold"
+    " the packages (`apt-mark hold`, `dnf versionlock`) so that no unattended upgrade does this"
+    " again.",
+    role="reboot",
 )
 def library_mismatch(facts: Facts, intent: Intent) -> List[Evidence]:
     """An upgrade replaced libcuda and the module's file while the old module stays loaded."""
@@ -105,7 +108,9 @@ def library_mismatch(facts: Facts, intent: Intent) -> List[Evidence]:
     WARNING,
     "The installed driver module is of another version than the loaded one",
     "The next boot changes the driver, with all that was built against the old one.",
-    "Reboot at a time of your choosing, and rebuild gdrdrv for the new driver (role gdrcopy).",
+    "Reboot at a time of your choosing (role reboot does it), and rebuild gdrdrv for the new driver"
+    " (role gdrcopy).",
+    role="reboot",
 )
 def module_differs(facts: Facts, intent: Intent) -> List[Evidence]:
     """The module file of the running kernel was replaced since it was loaded."""
