@@ -3,6 +3,7 @@
 // Operation n of a kind (dispatch or combine) is epoch n = 1, 2, ...; it uses slot n & 1. A
 // sender may overwrite a slot of a peer only after the peer has read the previous operation of
 // that slot; the peer says so by an acknowledgement word that every launch posts at its start.
+// runtime/tests/protocol explores all interleavings of this, in the same words.
 #pragma once
 
 #include "../context.hpp"
