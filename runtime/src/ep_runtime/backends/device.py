@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ep_runtime.backends.agreement import raise_together
 from ep_runtime.backends.base import (
     SEND_AND_RECEIVE,
     CombineRequest,
@@ -157,16 +158,12 @@ class DeviceBackend:
 
     def agree(self, ranks: RankGroup, problem: str | None) -> None:
         """Raise EPError on all ranks when one has a problem, so none waits for it. Collective."""
-        for rank, text in enumerate(ranks.all_gather_object(problem)):
-            if text is not None:
-                if self.engine is not None:
-                    self.engine.destroy()
-                raise EPError(
-                    f"rank {rank} could not set up symmetric memory: {text}",
-                    rank=self.rank,
-                    peer=rank,
-                    phase="create",
-                )
+        try:
+            raise_together(ranks, "set up symmetric memory", problem)
+        except EPError:
+            if self.engine is not None:
+                self.engine.destroy()
+            raise
 
     def dispatch(self, request: DispatchRequest) -> _DeviceDispatch:
         """Allocate the outputs of a dispatch."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ep_runtime.backends import nvshmem_library, nvshmem_log
+from ep_runtime.backends.agreement import raise_together
 from ep_runtime.errors import EPError
 
 if TYPE_CHECKING:
@@ -45,16 +46,8 @@ class World:
 _world: World | None = None
 
 
-def raise_together(ranks: RankGroup, problem: str | None) -> None:
-    """Raise EPError on all ranks when one has a problem. Collective."""
-    for rank, text in enumerate(ranks.all_gather_object(problem)):
-        if text is not None:
-            raise EPError(
-                f"rank {rank} could not use NVSHMEM: {text}",
-                rank=ranks.rank,
-                peer=rank,
-                phase="create",
-            )
+def _agree(ranks: RankGroup, problem: str | None) -> None:
+    raise_together(ranks, "use NVSHMEM", problem)
 
 
 def enter(ranks: RankGroup, device: torch.device, cuda_major: int) -> World:
@@ -65,7 +58,7 @@ def enter(ranks: RankGroup, device: torch.device, cuda_major: int) -> World:
         library = nvshmem_library.load(cuda_major)
     except RuntimeError as error:
         problem = str(error)
-    raise_together(ranks, problem)
+    _agree(ranks, problem)
     keys = ranks.all_gather_object(None if _world is None else _world.key)
     if all(key is None for key in keys):
         assert library is not None
@@ -97,7 +90,7 @@ def _join(ranks: RankGroup, device: torch.device, library: nvshmem_library.Libra
                 unique_id = _nvshmem.unique_id()
         except RuntimeError as error:
             problem = str(error)
-    raise_together(ranks, problem)
+    _agree(ranks, problem)
     unique_id = ranks.all_gather_object(unique_id)[0]
     try:
         with log.recording():
@@ -106,7 +99,7 @@ def _join(ranks: RankGroup, device: torch.device, library: nvshmem_library.Libra
         problem = str(error)
     if problem is not None:
         problem = ": ".join(filter(None, [problem, log.explain()]))
-    raise_together(ranks, problem)
+    _agree(ranks, problem)
     return World(ranks.size.to_bytes(4, "little") + unique_id, library, log)
 
 
@@ -133,11 +126,11 @@ def acquire(world: World, ranks: RankGroup, num_bytes: int) -> Block:
                 world.blocks.remove(block)
             address = _nvshmem.allocate(num_bytes)
         problem = f"no symmetric memory of {num_bytes} bytes is left"
-        raise_together(ranks, None if address else problem)
+        _agree(ranks, None if address else problem)
         world.made += 1
         block = Block(world.made, address, num_bytes)
         world.blocks.append(block)
-    raise_together(ranks, None)  # all have zeroed theirs
+    _agree(ranks, None)  # all have zeroed theirs
     return block
 
 
