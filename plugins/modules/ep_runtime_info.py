@@ -83,12 +83,12 @@ root:
 """
 
 import os
-import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
     cuda,
+    nvshmem,
     procfs,
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
@@ -121,18 +121,12 @@ def gpu_architectures() -> list[str]:
 
 def nvshmem_copy(prefix: str) -> dict[str, str] | None:
     """Prefix and version of the NVSHMEM below ``prefix``, by its header; None without one."""
-    header = os.path.join(prefix, "include", "non_abi", "nvshmem_version.h")
-    if not prefix or not os.path.isfile(header):
-        return None
-    with open(header, encoding="utf-8", errors="replace") as lines:
-        found = dict(re.findall(r"#define NVSHMEM_VENDOR_(\w+)_VERSION (\d+)", lines.read()))
-    parts = [found.get(part) for part in ("MAJOR", "MINOR", "PATCH")]
-    if None in parts:
-        return None
-    return {"prefix": prefix, "version": ".".join(str(part) for part in parts)}
+    header = HostRoot("/").text(f"{prefix}/include/non_abi/nvshmem_version.h") if prefix else None
+    version = nvshmem.header_version(header or "")
+    return None if version is None else {"prefix": prefix, "version": version}
 
 
-def cuda_facts(nvshmem: str) -> dict[str, Any]:
+def cuda_facts(nvshmem_prefix: str) -> dict[str, Any]:
     """What a build with CUDA kernels would use on this host."""
     host = HostRoot("/")
     version, _flavour = procfs.driver_version(host)
@@ -141,7 +135,7 @@ def cuda_facts(nvshmem: str) -> dict[str, Any]:
         "compiler": found["nvcc"],
         "major": found["major"],
         "architectures": gpu_architectures(),
-        "nvshmem": nvshmem_copy(nvshmem),
+        "nvshmem": nvshmem_copy(nvshmem_prefix),
     }
 
 

@@ -59,9 +59,8 @@ def read_copy(host: HostRoot, path: str) -> dict[str, Any] | None:
     text = ""
     for header in (*_HEADERS, "non_abi/nvshmem_version.h"):
         text = host.text(f"{path}/{header}") or ""
-        numbers = dict(_VENDOR.findall(text))
-        if len(numbers) == 3:
-            version = ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
+        version = header_version(text)
+        if version is not None:
             break
     major: Optional[int] = None
     for info in host.glob(path.rsplit("/nvidia/", 1)[0] + "/nvidia_nvshmem_cu*.dist-info"):
@@ -93,6 +92,14 @@ def read_copy(host: HostRoot, path: str) -> dict[str, Any] | None:
         "plugins": plugins,
         "ibgda": "NVSHMEM_IBGDA_SUPPORT=ON" in build.group(1) if build else None,
     }
+
+
+def header_version(text: str) -> Optional[str]:
+    """The version in the text of NVSHMEM's version header; None where one of its numbers is not."""
+    numbers = dict(_VENDOR.findall(text))
+    if len(numbers) < 3:
+        return None
+    return ".".join(numbers[part] for part in ("MAJOR", "MINOR", "PATCH"))
 
 
 def _library_directories(path: str, packaged: Optional[str]) -> List[str]:
