@@ -13,3 +13,20 @@ else()
 endif()
 set(EP_RUNTIME_CUDA_ARCHITECTURES "${_architectures}" CACHE STRING
     "GPU architectures to compile for, as CMake's CUDA_ARCHITECTURES")
+
+# What every module with kernels has in common. Called in the folder of its sources.
+function(ep_runtime_finish_kernels target)
+  set_target_properties(${target} PROPERTIES
+    CUDA_STANDARD 17
+    CUDA_STANDARD_REQUIRED ON
+    CUDA_RUNTIME_LIBRARY Static
+    CUDA_VISIBILITY_PRESET hidden
+    CUDA_ARCHITECTURES "${EP_RUNTIME_CUDA_ARCHITECTURES}"
+    INTERPROCEDURAL_OPTIMIZATION OFF)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  string(REPLACE ";" " " _named "${EP_RUNTIME_CUDA_ARCHITECTURES}")
+  target_compile_definitions(${target} PRIVATE EP_RUNTIME_CUDA_ARCHITECTURES="${_named}")
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  ep_runtime_name_kernels_by_file(${target})
+  install(TARGETS ${target} DESTINATION ep_runtime)
+endfunction()

@@ -26,10 +26,14 @@ __device__ __forceinline__ void load_row_begins(const CombineParams& p, int* beg
   });
 }
 
+// Rows that a slot of the mirror has room for.
+__device__ __forceinline__ int mirror_capacity(const CombineParams& p) {
+  return p.max_tokens * static_cast<int>(p.layout.topk_capacity);
+}
+
 // Rows that the mirror holds at once; a warp that sends row i also sends row i + mirror_rows().
 __device__ __forceinline__ int mirror_rows(const CombineParams& p, int num_warps) {
-  const int capacity = p.max_tokens * static_cast<int>(p.layout.topk_capacity);
-  return capacity / num_warps * num_warps;
+  return mirror_capacity(p) / num_warps * num_warps;
 }
 
 // One thread resolves where row number `row` of this rank goes, and waits until it may. What can
@@ -65,8 +69,7 @@ __device__ inline Destination resolve_row(const CombineParams& p, const LaunchSh
   return {source, base + row_at, word_at(base, flag_at), {}};
 }
 
-// All lanes of one warp, which have written the row or seen it written. Nothing to do for a rank
-// that is masked.
+// All lanes of one warp, which have written the row or seen it written.
 __device__ __forceinline__ void publish_row(const CombineParams& p, const Destination& destination,
                                             uint64_t epoch) {
   if constexpr (kMayPut) {
@@ -146,9 +149,7 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchSha
   const int lane = threadIdx.x % 32;
   int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
   const bool mirrored = kMayPut && p.context.puts.mirror != nullptr;
-  if (mirrored) {
-    num_warps = min(num_warps, p.max_tokens * static_cast<int>(p.layout.topk_capacity));
-  }
+  if (mirrored) num_warps = min(num_warps, mirror_capacity(p));
   const int ring = mirrored ? mirror_rows(p, num_warps) : 1;
   const int num_rows = begins[p.experts_per_rank];
   const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
@@ -195,7 +196,7 @@ __device__ inline void combine_send(const CombineParams& p, const LaunchShared& 
   if constexpr (kMayPut) {
     if (p.context.puts.mirror != nullptr) {
       wait_mirror_free(p, launch);
-      few = min(few, p.max_tokens * static_cast<int>(p.layout.topk_capacity));
+      few = min(few, mirror_capacity(p));
     }
   }
   if constexpr (!kLogfmt) {
