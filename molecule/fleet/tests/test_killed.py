@@ -29,7 +29,8 @@ ENVIRONMENT = {**os.environ, "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_NOCOLOR": "1"}
 # The task at whose announcement the controller dies, and the seconds it is given before.
 MOMENTS = [
     ("nvidia_driver : Write the option file", 0.5),
-    ("nvidia_driver : Read the host again", 0.0),  # the file is right, nothing else is
+    # The file is right, nothing else is; a run that finds it so has no step of its own for it.
+    ("nvidia_driver : Check what the next load of the driver gets", 0.0),
     ("initramfs : Rebuild the stale images", 1.5),
     ("reboot : Reboot]", 0.5),
 ]
