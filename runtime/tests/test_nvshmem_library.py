@@ -149,7 +149,16 @@ def test_nic_handler(line: str, handler: str | None) -> None:
     ("line", "advice"),
     [
         ("init failed for transport: IBGDA", "no RDMA transport could start"),
-        ("dlopen: libmlx5.so.1: cannot open shared object file", "install rdma-core"),
+        (
+            "Unable to open the nvshmem_transport_ibgda.so.7 transport. "
+            "nvshmem_transport_ibgda.so.7: cannot open shared object file: No such file",
+            "a transport plugin is missing",
+        ),
+        (
+            "Unable to open the nvshmem_transport_ibgda.so.7 transport. "
+            "libmlx5.so.1: cannot open shared object file: No such file",
+            "install rdma-core",
+        ),
         ("mem registration failed, nvidia-peermem", "load nvidia_peermem"),
         ("cuMemCreate: out of memory", "no memory left for NVSHMEM's heap"),
         ("bootstrap: socket connect failed", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"),

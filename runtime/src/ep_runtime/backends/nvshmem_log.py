@@ -33,6 +33,11 @@ _EXPLANATIONS = (
         "the GPU has no memory left for NVSHMEM's heap: free some, or ask for fewer bytes",
     ),
     (
+        r"transport\. nvshmem_transport_\w+\.so\S*: cannot open shared object",
+        "a transport plugin is missing beside NVSHMEM's library: install all of NVSHMEM again, or "
+        "put the folder of its plugins on LD_LIBRARY_PATH",
+    ),
+    (
         r"libmlx5\.so|libibverbs\.so",
         "the RDMA libraries are missing: install rdma-core (libibverbs1, ibverbs-providers)",
     ),
