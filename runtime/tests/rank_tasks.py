@@ -287,6 +287,26 @@ def check_hook_defers(me: Rank, shape: Shape, seed: int) -> None:
     buffer.destroy()
 
 
+def check_waits(me: Rank, shape: Shape, seed: int) -> None:
+    """Ranks 2 and 3 are late alike; the statistics of ranks 0 and 1 show both, and only them."""
+    buffer = make_buffer(me, shape)
+    waits = torch.zeros(shape.size, dtype=torch.int64)
+    dispatched(me, buffer, shape, seed, dispatch_wait_recv_cost_stats=waits)
+    first = waits.clone()
+    if me.rank >= 2:
+        time.sleep(2)
+    _, rows, (recv_x, count, handle, _, _) = dispatched(
+        me, buffer, shape, seed, dispatch_wait_recv_cost_stats=waits
+    )
+    compare_rows(shape, rows, recv_x, count, handle)
+    added = (waits - first).tolist()
+    assert min(added) >= 0
+    if me.rank < 2:
+        assert min(added[2:]) > 1_500_000_000
+        assert max(added[:2]) < 1_000_000_000
+    buffer.destroy()
+
+
 def check_masks(me: Rank, shape: Shape, seed: int) -> None:
     """The last rank is masked by the others, and does nothing."""
     buffer = make_buffer(me, shape, enable_shrink=True)

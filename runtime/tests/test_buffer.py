@@ -61,6 +61,11 @@ def test_masked_rank(pool: RankPool, seed: int) -> None:
     pool.run(rank_tasks.check_masks, 3, shape=shape, seed=seed)
 
 
+def test_waits_for_late_ranks(pool: RankPool, seed: int) -> None:
+    shape = Shape(4, 256, 2, 8, 4, (4, 4, 4, 4))
+    pool.run(rank_tasks.check_waits, 4, shape=shape, seed=seed)
+
+
 def test_rank_and_group_size(pool: RankPool, seed: int) -> None:
     shape = Shape(4, 256, 2, 8, 4, (4, 4, 4, 4))
     pool.run(rank_tasks.check_rank_and_size, 4, shape=shape, seed=seed)

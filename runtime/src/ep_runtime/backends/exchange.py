@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.pool import ThreadPool
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +15,7 @@ from ep_runtime.backends.messages import Deadline, Message, Messenger
 from ep_runtime.errors import EPError, EPPeerLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from ep_runtime.group import RankGroup
 
@@ -50,6 +52,7 @@ class Exchange:
         self._mask_lost = mask_lost
         self._messenger = Messenger(ranks)
         self._sequence = 0
+        self._threads: ThreadPool | None = None
 
     def peers(self) -> list[int]:
         """All ranks that are not masked, this one included."""
@@ -81,23 +84,42 @@ class Exchange:
     ) -> Iterator[tuple[int, tuple[torch.Tensor, ...]]]:
         """Give each unmasked rank's parts of one operation, in rank order.
 
-        The peer's call must be the same as ours. Waits are added to ``wait_stats`` in ns.
+        The peer's call must be the same as ours. With ``wait_stats`` all peers are waited for at
+        once, and the time until each one's message was here is added, in ns.
         """
         phase = f"{call.name} receive"
         deadline = Deadline(timeout_us)
+        peers = self.peers()
+        begin = time.monotonic_ns()
+
+        def fetch(peer: int) -> tuple[Message, int]:
+            message = self._messenger.receive(sequence, peer, phase, deadline)
+            return message, time.monotonic_ns() - begin
+
         waits = [0] * self.size
-        for peer in self.peers():
-            begin = time.monotonic_ns()
+        results: list[Callable[[], tuple[Message, int]]] = [partial(fetch, peer) for peer in peers]
+        if wait_stats is not None:
+            # In turn, the wait for one late peer would hide how late the next ones are.
+            results = [self._waiters().apply_async(result).get for result in results]
+        for peer, result in zip(peers, results):
             try:
-                message = self._messenger.receive(sequence, peer, phase, deadline)
+                message, waits[peer] = result()
             except EPPeerLostError as error:
                 self._lost(error)
                 continue
-            waits[peer] = time.monotonic_ns() - begin
             self._compare(call, message.fields, peer, phase)
             yield peer, message.parts
         if wait_stats is not None:
             wait_stats.add_(torch.tensor(waits, dtype=torch.int64).to(wait_stats.device))
+
+    def _waiters(self) -> ThreadPool:
+        """Give the threads that wait for a peer each, made at their first use.
+
+        Unlike those of concurrent.futures they hold up no process that ends while a peer is lost.
+        """
+        if self._threads is None:
+            self._threads = ThreadPool(self.size)
+        return self._threads
 
     def drop_unreceived(self, timeout_us: int) -> None:
         """Receive and forget what was sent and not received."""
@@ -106,6 +128,8 @@ class Exchange:
     def close(self) -> None:
         """Close the group once peers have fetched what they were sent."""
         self._messenger.close()
+        if self._threads is not None:
+            self._threads.close()
 
     def _compare(self, call: Call, theirs: tuple[int, ...], peer: int, phase: str) -> None:
         names = ("operation", *call.arguments)

@@ -44,7 +44,7 @@ class ReferenceBackend:
     """One private gloo group and the masks. Creation is collective.
 
     ``num_bytes`` is only the size of ``local_buffer``: rows never lie there. ``wait_stats`` of the
-    operations count nanoseconds.
+    operations count nanoseconds, for all peers at once, as the other backends do.
     """
 
     name = "reference"
