@@ -16,7 +16,7 @@ export PATH := $(BIN):$(PATH)
 
 help:
 	@echo "make demo    roll out to this machine with 4 ranks and no GPU; report in build/demo/"
-	@echo "make test    every check: lint sanity unit runtime nvshmem molecule-default"
+	@echo "make test    every check: lint sanity unit runtime nvshmem molecule-default molecule-fleet"
 	@echo "make molecule-lifecycle    the long scenario, by itself: upgrades, failures, the way back"
 	@echo "make clean   remove build/ and .venv/"
 
