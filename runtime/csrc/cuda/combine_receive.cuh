@@ -3,7 +3,7 @@
 // order, so that the result has the same bits on every run.
 #pragma once
 
-#include "combine.hpp"
+#include "combine_in_place.cuh"
 #include "device/logfmt.cuh"
 #include "device/protocol.cuh"
 
@@ -33,6 +33,7 @@ __device__ __forceinline__ int parts_of_token(const CombineParams& p) {
 }
 
 // Thread k waits for the row of selection k.
+template <bool kLogfmt>
 __device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchShared& launch,
                                           CombineReceiveShared& shared, const Selection& selection,
                                           int token, bool count_wait) {
@@ -45,18 +46,20 @@ __device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchSh
   if (is_masked(p.context, rank)) return;
   const uint64_t epoch = launch.epoch;
   const int slot = slot_of(epoch);
+  const bool from_x = in_place<kLogfmt>(p, rank);
   const int64_t since = clock64();
   uint64_t word;
   if (!wait_word(p.context, word_at(p.context.local, p.layout.combine_flag_at(slot, token, k)),
                  launch.timing.start_ns, launch.timing.deadline_ns,
                  WaitSite{Phase::kCombineReceive, rank, static_cast<int>(expert), token}, word,
-                 [=](uint64_t value) { return value == epoch; })) {
+                 [=](uint64_t value) { return from_x ? has_tag(value, epoch) : value == epoch; })) {
     return;
   }
   if (count_wait && p.wait_stats != nullptr) {
     atomicAdd(p.wait_stats + rank, static_cast<unsigned long long>(clock64() - since));
   }
-  shared.row[k] = p.context.local + p.layout.combine_row_at(slot, token, k);
+  shared.row[k] = from_x ? row_in_place(p, word & 0xffffffffu)
+                         : p.context.local + p.layout.combine_row_at(slot, token, k);
   shared.weight[k] = selection.weight;
 }
 
@@ -131,7 +134,7 @@ __device__ void combine_receive(const CombineParams& p, const LaunchShared& laun
   for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
     const int token = unit / num_parts;
     const int part = unit % num_parts;
-    wait_rows(p, launch, shared, selection, token, part == 0);
+    wait_rows<kLogfmt>(p, launch, shared, selection, token, part == 0);
     selection = load_selection(p, (unit + blocks) / num_parts);
     __syncthreads();
     const int end = min(chunks, (part + 1) * per_part);

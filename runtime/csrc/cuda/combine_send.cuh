@@ -3,7 +3,7 @@
 // soon as that token's rows are there.
 #pragma once
 
-#include "combine.hpp"
+#include "combine_in_place.cuh"
 #include "device/logfmt.cuh"
 #include "device/protocol.cuh"
 #include "device/scan.cuh"
@@ -12,7 +12,7 @@ namespace ep_runtime {
 
 struct Destination {
   const uint8_t* source;
-  uint8_t* row;  // null: nothing to send
+  uint8_t* row;  // null: nothing to copy
   uint64_t* flag;
   RowPut put;  // where `flag` is null
 };
@@ -37,7 +37,9 @@ __device__ __forceinline__ int mirror_rows(const CombineParams& p, int num_warps
 }
 
 // One thread resolves where row number `row` of this rank goes, and waits until it may. What can
-// only be put is built in the mirror's row `mirror_row`.
+// only be put is built in the mirror's row `mirror_row`. A row that
+// is read in place is published here.
+template <bool kLogfmt>
 __device__ inline Destination resolve_row(const CombineParams& p, const LaunchShared& launch,
                                           const int* begins, int row, int mirror_row) {
   const int expert = find_segment(begins, p.experts_per_rank, row);
@@ -51,9 +53,15 @@ __device__ inline Destination resolve_row(const CombineParams& p, const LaunchSh
     return {};
   }
   const int slot = slot_of(launch.epoch);
-  const uint8_t* source = p.x + place * p.x_row_bytes;
+  const uint8_t* source = row_in_place(p, place);
   const uint64_t row_at = p.layout.combine_row_at(slot, token, back & 0xff);
   const uint64_t flag_at = p.layout.combine_flag_at(slot, token, back & 0xff);
+  if (in_place<kLogfmt>(p, rank)) {
+    // Every thread that resolves this row may store the same word.
+    const uint64_t word = tagged(launch.epoch, static_cast<uint32_t>(place));
+    store_relaxed_system(word_at(p.context.local, flag_at), word);
+    return {};
+  }
   if constexpr (kMayPut) {
     if (only_by_put(p.context, rank)) {
       uint8_t* mirror = p.context.puts.mirror + p.layout.combine_row_at(slot, 0, 0) +
@@ -160,7 +168,7 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchSha
         __syncwarp();
       }
     }
-    const Destination destination = resolve_row(p, launch, begins, row, row % ring);
+    const Destination destination = resolve_row<kLogfmt>(p, launch, begins, row, row % ring);
     // Lanes resolve for themselves, and only lanes that all may send do send.
     if (!__all_sync(0xffffffffu, destination.row != nullptr)) continue;
     if constexpr (kLogfmt) {
@@ -178,7 +186,7 @@ __device__ inline void send_rows_by_block(const CombineParams& p, const LaunchSh
                                           const int* begins, Destination& shared) {
   const int num_rows = begins[p.experts_per_rank];
   for (int row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    if (threadIdx.x == 0) shared = resolve_row(p, launch, begins, row, row);
+    if (threadIdx.x == 0) shared = resolve_row<false>(p, launch, begins, row, row);
     __syncthreads();
     if (shared.row != nullptr) {
       copy_row(shared, p.hidden / 8, threadIdx.x, blockDim.x);
