@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ep_runtime._core: the layout of symmetric memory, the QP plan, and what this build holds.
+// ep_runtime._core: the layout of symmetric memory, the QP plan, sets of new tensors, and what this
+// build holds.
 #include <pybind11/pybind11.h>
 
 #include "ep_runtime/checked_layout.hpp"
 #include "ep_runtime/qp_plan.hpp"
+#include "tensor_maker.hpp"
 
 namespace py = pybind11;
 using ep_runtime::LowLatencyLayout;
@@ -66,6 +68,7 @@ void bind_qp_plan(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   bind_layout(m);
   bind_qp_plan(m);
+  ep_runtime::bind_tensor_maker(m);
   m.attr("VERSION") = EP_RUNTIME_VERSION;
   m.attr("COMPILER") = EP_RUNTIME_COMPILER;
   m.attr("WITH_CUDA") = static_cast<bool>(EP_RUNTIME_WITH_CUDA);

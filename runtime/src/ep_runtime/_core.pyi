@@ -1,5 +1,7 @@
 """Types of the compiled core: symmetric-memory layout and QP plan (see include/ep_runtime)."""
 
+import torch
+
 VERSION: str
 COMPILER: str
 WITH_CUDA: bool
@@ -63,6 +65,18 @@ class QpPlan:
     def required_depth(self) -> int: ...
     @property
     def depth(self) -> int: ...
+
+class TensorMaker:
+    """Makes a set of new tensors at a time."""
+
+    def make(self) -> tuple[torch.Tensor, ...]: ...
+
+def open_tensor_maker(
+    libraries: list[str],
+    device_index: int,
+    specs: list[tuple[list[int], list[int], str, int]],
+) -> TensorMaker | None:
+    """None where the loaded torch lacks a function that this needs."""
 
 def low_latency_layout(
     num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int

@@ -128,6 +128,8 @@ class Buffer(HighThroughputCalls):
             contradictions=decided.contradictions,
         )
         self._has_rdma_peers = "rdma" in self.runtime.transport_report()["peers"]
+        # Layouts by shape, of those that this buffer has memory and queue pairs for.
+        self._fitting: dict[tuple[int, int, int], _core.LowLatencyLayout] = {}
 
     def __del__(self) -> None:
         if getattr(self, "_high_throughput", None) is None or sys.is_finalizing():
@@ -477,9 +479,13 @@ class Buffer(HighThroughputCalls):
         return self._backend()
 
     def _layout(self, max_tokens: int, hidden: int, num_experts: int) -> _core.LowLatencyLayout:
-        layout = checks.layout_of(max_tokens, hidden, self.group_size, num_experts)
-        checks.check_memory(layout, self.num_rdma_bytes)
-        self._queue_pairs.check(layout, rdma_peers=self._has_rdma_peers)
+        shape = (max_tokens, hidden, num_experts)
+        layout = self._fitting.get(shape)
+        if layout is None:
+            layout = checks.layout_of(max_tokens, hidden, self.group_size, num_experts)
+            checks.check_memory(layout, self.num_rdma_bytes)
+            self._queue_pairs.check(layout, rdma_peers=self._has_rdma_peers)
+            self._fitting[shape] = layout
         return layout
 
     def _timeout(self, timeout_us: int | None) -> int:

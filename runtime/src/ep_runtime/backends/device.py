@@ -6,6 +6,7 @@ Protocol and kernels: docs/kernels.md.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +20,11 @@ from ep_runtime.backends.base import (
 )
 from ep_runtime.backends.combine_buffer import CombineBuffer
 from ep_runtime.errors import EPError, EPTimeoutError
+from ep_runtime.new_tensors import TensorSpec, tensor_maker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ep_runtime.group import RankGroup
 
 _TIMEOUT, _EXPERT_OUT_OF_RANGE, _TOO_MANY_ROWS = 1, 2, 3
@@ -38,33 +42,50 @@ def _pointer(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
+@lru_cache(maxsize=64)
+def _dispatch_outputs(
+    device: torch.device,
+    local: int,
+    ranks: int,
+    max_tokens: int,
+    hidden: int,
+    use_fp8: bool,
+    use_ue8m0: bool,
+) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Give what makes a dispatch's outputs: counts, source info, layout, rows and, last, scales."""
+    rows = ranks * max_tokens
+    row_dtype = torch.float8_e4m3fn if use_fp8 else torch.bfloat16
+    specs = [
+        TensorSpec.contiguous((local,), torch.int32),
+        # The second half keeps each row's source rank and place in its top-k row for the combine.
+        TensorSpec.contiguous((local, rows), torch.int32, storage_factor=2),
+        TensorSpec.contiguous((local, ranks), torch.int64),
+        TensorSpec.contiguous((local, rows, hidden), row_dtype),
+    ]
+    if use_fp8:
+        columns = hidden // (512 if use_ue8m0 else 128)
+        kind = torch.int32 if use_ue8m0 else torch.float32
+        specs.append(TensorSpec((local, rows, columns), (columns * rows, 1, rows), kind))
+    return tensor_maker(device, tuple(specs))
+
+
 class _DeviceDispatch:
     """One dispatch: its outputs, and the two phases that fill them."""
 
     def __init__(self, backend: DeviceBackend, request: DispatchRequest) -> None:
         self._backend = backend
         self._request = request
-        hidden = request.x.shape[1]
-        local = request.num_experts // backend.size
-        rows = backend.size * request.max_tokens_per_rank
-        new = request.x.new_empty
-        scales = None
-        if request.use_fp8:
-            recv_x = new((local, rows, hidden), dtype=torch.float8_e4m3fn)
-            columns = hidden // (512 if request.use_ue8m0 else 128)
-            kind = torch.int32 if request.use_ue8m0 else torch.float32
-            shape, strides = (local, rows, columns), (columns * rows, 1, rows)
-            scales = request.x.new_empty_strided(shape, strides, dtype=kind)
-        else:
-            recv_x = new((local, rows, hidden))
-        # The second half keeps each row's source rank and place in its top-k row for the combine.
-        src_info = new((2 * local, rows), dtype=torch.int32)
+        recv_count, src_info, layout_range, recv_x, *scales = _dispatch_outputs(
+            backend.device,
+            request.num_experts // backend.size,
+            backend.size,
+            request.max_tokens_per_rank,
+            request.x.shape[1],
+            request.use_fp8,
+            request.use_ue8m0,
+        )()
         self.result = DispatchResult(
-            recv_x=recv_x,
-            scales=scales,
-            recv_count=new((local,), dtype=torch.int32),
-            src_info=src_info.narrow(0, 0, local),
-            layout_range=new((local, backend.size), dtype=torch.int64),
+            recv_x, scales[0] if scales else None, recv_count, src_info, layout_range
         )
         self._epoch: torch.Tensor | None = None
 
