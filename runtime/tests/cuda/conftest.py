@@ -1,4 +1,4 @@
-"""Rank processes on one or more GPUs, under MPS so that kernels of several processes overlap."""
+"""Rank processes on one or more GPUs; under MPS where they share one, so that kernels overlap."""
 
 from __future__ import annotations
 
@@ -37,10 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def mps_env() -> Iterator[dict[str, str]]:
-    """Environment of an MPS server of our own; empty where several GPUs make it unneeded."""
-    import torch
-
-    if torch.cuda.device_count() > 1 or shutil.which("nvidia-cuda-mps-control") is None:
+    """Environment of an MPS server of our own; empty where there is none to start."""
+    if shutil.which("nvidia-cuda-mps-control") is None:
         yield {}
         return
     folder = tempfile.mkdtemp(prefix="ep-mps-")
@@ -82,8 +80,11 @@ KINDS = {
 def pools(mps_env: dict[str, str]) -> Iterator[Callable[..., RankPool]]:
     """``pools(n, kind)``: n rank processes for a kind of ``KINDS``; only one pool is up at a time.
 
-    Skips where this build does not hold the kind.
+    Each has a GPU of its own where there are enough, else they share under MPS. Skips where this
+    build does not hold the kind.
     """
+    import torch
+
     current: list[tuple[str, RankPool]] = []
 
     def get(size: int, kind: str = "peer") -> RankPool:
@@ -94,7 +95,8 @@ def pools(mps_env: dict[str, str]) -> Iterator[Callable[..., RankPool]]:
         ):
             current.pop()[1].close()
         if not current:
-            current.append((kind, RankPool(size, {**mps_env, **KINDS[kind]})))
+            shared = mps_env if size > torch.cuda.device_count() else {}
+            current.append((kind, RankPool(size, {**shared, **KINDS[kind]})))
         return current[0][1]
 
     yield get
