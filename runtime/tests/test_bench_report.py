@@ -5,45 +5,9 @@ import xml.etree.ElementTree as ET
 from datetime import datetime, timezone
 
 import jsonschema
-import numpy as np
 import pytest
+from bench_reports import PARAMETERS, make_report
 from ep_runtime.bench import cli, html, plots, results
-from ep_runtime.bench.options import Parameters
-
-PARAMETERS = Parameters(
-    num_tokens=16,
-    hidden=256,
-    num_experts=64,
-    num_topk=4,
-    dtype="fp8",
-    iters=50,
-    warmup=5,
-    seed=0,
-    backend="auto",
-    timeout_s=60.0,
-)
-VERSIONS = {"ep_runtime": "0.1.0", "torch": "2.13.0"}
-
-
-def make_report(ranks=4, per_host=2, slow=(), correctness="passed", backend="peer", host="node"):
-    rng = np.random.default_rng(0)
-    everybody = []
-    for rank in range(ranks):
-        base = 100.0 if rank in slow else 50.0
-        times = base + rng.gamma(2, 1, (2, PARAMETERS.iters)).round(3)
-        samples = {"dispatch": times[0], "combine": times[1], "pair": times[0] + times[1]}
-        everybody.append(
-            results.RankResult(
-                rank=rank,
-                host=f"{host}-{rank // per_host}",
-                device="cpu",
-                device_name="cpu",
-                backend=backend,
-                transport="gloo",
-                samples={name: values.tolist() for name, values in samples.items()},
-            )
-        )
-    return results.document(PARAMETERS, "nonce", correctness, "perf_counter", everybody, VERSIONS)
 
 
 def validate(report):
@@ -68,6 +32,12 @@ def test_a_passed_report_is_valid_and_complete():
     pooled = [v for entry in report["per_rank"] for v in entry["samples"]["dispatch"]]
     assert len(pooled) == 4 * PARAMETERS.iters
     assert report["dispatch"]["max_us"] == max(pooled)
+    for operation in ("dispatch", "combine"):
+        waits = report["waits"][operation]
+        assert [len(row) for row in waits] == [4] * 4
+        # A column is a source: everybody waits for rank 3.
+        assert all(row[3] > max(row[:3]) + 30 for row in waits)
+    assert all(entry["own_us"]["dispatch"] >= 0 for entry in report["per_rank"])
 
 
 def test_a_failed_report_is_valid_and_has_no_times():
@@ -79,7 +49,7 @@ def test_a_failed_report_is_valid_and_has_no_times():
 @pytest.mark.parametrize(
     "change",
     [
-        {"schema_version": 2},
+        {"schema_version": 1},
         {"correctness": "fine"},
         {"ranks": 0},
         {"correctness": "failed: x"},  # with times beside it
@@ -164,7 +134,7 @@ class TestPage:
     def test_says_when_figures_are_those_of_the_fallback(self):
         page = html.render(make_report(backend="reference"))
         assert "Not a GPU fleet" in page
-        assert "the fallback on torch operations, run on the CPU" in page
+        assert "the fallback on torch operations, run on NVIDIA H200" in page
         assert "Not a GPU fleet" not in html.render(make_report(backend="peer"))
 
     def test_a_failure_is_the_verdict_and_brings_no_times(self):
@@ -188,7 +158,7 @@ class TestPage:
         report = make_report(ranks=1)
         report["per_rank"][0]["samples"] = {k: [5.0] * 3 for k in ("dispatch", "combine", "pair")}
         for name in ("dispatch", "combine", "pair"):
-            report[name].update(p50_us=5.0, p90_us=5.0, p99_us=5.0)
+            report[name].update(p50_us=5.0, p95_us=5.0, p99_us=5.0)
         assert html.render(report).count("<svg") == 5
 
 
@@ -218,9 +188,9 @@ class TestCommand:
         ("text", "sentence"),
         [
             ("{", "is not JSON"),
-            ("[]", "is not a benchmark report of schema version 1"),
-            ('{"schema_version": 2}', "is not a benchmark report of schema version 1"),
-            ('{"schema_version": 1}', "lacks 'run_id'"),
+            ("[]", "is not a benchmark report of schema version 2"),
+            ('{"schema_version": 3}', "is not a benchmark report of schema version 2"),
+            ('{"schema_version": 2}', "lacks 'run_id'"),
         ],
     )
     def test_what_is_no_report_is_named(self, tmp_path, capsys, text, sentence):

@@ -94,6 +94,7 @@ def test_torchrun_with_two_ranks(tmp_path):
     assert (report["backend"], report["device"], report["ranks"]) == ("reference", "cpu", 2)
     assert report["hosts"] == [{"name": "node-a", "ranks": [0, 1]}]
     assert report["correctness"] == "passed"
+    assert report["waits"]["dispatch"][0][1] > 0
     assert report["dispatch"]["bytes"] == 12 * 3 * (256 + 8 + 16)
     assert all(len(v) == 4 for r in report["per_rank"] for v in r["samples"].values())
     for rank in range(2):

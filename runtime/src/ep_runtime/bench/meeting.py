@@ -51,3 +51,13 @@ def gather(group: dist.ProcessGroup, value: Any) -> list[Any]:
     values: list[Any] = [None] * group.size()
     dist.all_gather_object(values, value, group=group)
     return values
+
+
+def gather_on_first(group: dist.ProcessGroup, value: Any) -> list[Any] | None:
+    """Collect everybody's picklable ``value``, in rank order, on rank 0; None elsewhere.
+
+    For what grows with the number of ranks, which need not be everywhere. Collective.
+    """
+    values = [None] * group.size() if group.rank() == 0 else None
+    dist.gather_object(value, values, dst=0, group=group)
+    return values

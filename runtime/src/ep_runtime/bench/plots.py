@@ -103,7 +103,7 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     # Room above the bars where the percentiles are named, one line each so none overlap.
     axes.set_ylim(top=axes.get_ylim()[1] * 1.45)
-    for line, (key, style) in enumerate((("p50", "-"), ("p90", "--"), ("p99", ":"))):
+    for line, (key, style) in enumerate((("p50", "-"), ("p95", "--"), ("p99", ":"))):
         at = figures[f"{key}_us"]
         height = 0.99 - 0.11 * line
         axes.axvline(at, ymax=height, color=_INK, linewidth=1.2, linestyle=style)

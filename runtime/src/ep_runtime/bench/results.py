@@ -1,6 +1,6 @@
 """The JSON document of a run: built on rank 0, written at once or not at all, read again.
 
-Its shape is fixed by ``schema/report-1.json``; a change that breaks readers gets a new number.
+Its shape is fixed by ``schema/report-2.json``; a change that breaks readers gets a new number.
 """
 
 from __future__ import annotations
@@ -13,16 +13,23 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ep_runtime.bench.options import Parameters
-from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, slow_ranks, summarize
+from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, slow_ranks, spread, summarize
+from ep_runtime.bench.waits import TIMED, WaitFigures, lateness
 
-SCHEMA_VERSION = 1
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ep_runtime.bench.options import Parameters
+    from ep_runtime.bench.place import Place
+
+SCHEMA_VERSION = 2
 PASSED = "passed"
 
 _ALWAYS = ("run_id", "backend", "device", "transport", "ranks", "correctness", "hosts")
-_TIMED = (*OPERATIONS, "per_rank")
+_TIMED = (*OPERATIONS, "skew", "waits", "per_rank")
 
 
 class ReportError(Exception):
@@ -30,24 +37,33 @@ class ReportError(Exception):
 
 
 @dataclass(frozen=True)
-class RankResult:
-    """What one rank contributes. ``samples`` is empty when the check failed.
+class Timing:
+    """What one rank measured.
 
-    ``samples``: operation -> microseconds of each timed call.
+    ``samples``: operation -> microseconds of each timed call. ``barriers``: microseconds spent in
+    each barrier. ``waits``: operation -> its waits for each rank.
     """
+
+    samples: Mapping[str, Sequence[float]]
+    barriers: Sequence[float]
+    waits: Mapping[str, WaitFigures]
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank contributes. ``timing`` is None when the check failed."""
 
     rank: int
     host: str
-    device: str
-    device_name: str
+    place: Place
     backend: str
     transport: str
-    samples: Mapping[str, Sequence[float]]
+    timing: Timing | None
 
 
 def schema() -> dict[str, Any]:
     """Read the document's JSON schema, as shipped in the package."""
-    text = resources.files("ep_runtime.bench").joinpath("schema/report-1.json").read_text("utf-8")
+    text = resources.files("ep_runtime.bench").joinpath("schema/report-2.json").read_text("utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 
@@ -66,15 +82,24 @@ def _hosts(ranks: Sequence[RankResult]) -> list[dict[str, Any]]:
 
 def rank_document(parameters: Parameters, result: RankResult) -> dict[str, Any]:
     """Build one rank's part of the document, its samples included."""
+    timing = _timing(result)
     selections = parameters.num_tokens * parameters.num_topk
     sizes = logical_bytes(selections, parameters.hidden, parameters.use_fp8)
     return {
         "rank": result.rank,
         "host": result.host,
-        "device": result.device,
-        **{name: summarize(result.samples[name], sizes[name]) for name in OPERATIONS},
-        "samples": {name: list(result.samples[name]) for name in OPERATIONS},
+        "device": result.place.device,
+        "gpu": result.place.gpu,
+        "nics": list(result.place.nics),
+        **{name: summarize(timing.samples[name], sizes[name]) for name in OPERATIONS},
+        "own_us": {name: timing.waits[name].own_us for name in TIMED},
+        "samples": {name: list(timing.samples[name]) for name in OPERATIONS},
     }
+
+
+def _timing(result: RankResult) -> Timing:
+    assert result.timing is not None, "a passed run has times"
+    return result.timing
 
 
 def document(
@@ -92,7 +117,7 @@ def document(
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "correctness": correctness,
         "backend": _listed([result.backend for result in ranks]),
-        "device": _listed([result.device_name for result in ranks]),
+        "device": _listed([result.place.device_name for result in ranks]),
         "transport": _listed([result.transport for result in ranks]),
         "ranks": len(ranks),
         "hosts": _hosts(ranks),
@@ -103,17 +128,33 @@ def document(
     if correctness != PASSED:
         return head
     per_rank = [rank_document(parameters, result) for result in ranks]
+    timings = [_timing(result) for result in ranks]
+    late = lateness([timing.barriers for timing in timings])
+    for entry, times in zip(per_rank, late):
+        entry["late_us"] = spread(times)
     slow = slow_ranks([entry["pair"]["p50_us"] for entry in per_rank])
     overall = {}
     for name in OPERATIONS:
-        pooled = [value for result in ranks for value in result.samples[name]]
+        pooled = [value for timing in timings for value in timing.samples[name]]
         overall[name] = summarize(pooled, per_rank[0][name]["bytes"])
     return {
         **head,
         **overall,
+        "skew": spread(late.max(axis=0)),
+        "waits": {
+            name: _matrix([timing.waits[name].p50_us for timing in timings]) for name in TIMED
+        },
         "slow_ranks": sorted(per_rank[index]["rank"] for index in slow),
         "per_rank": per_rank,
     }
+
+
+def _matrix(rows: Sequence[NDArray[np.float32]]) -> list[list[float | None]]:
+    """Write rows as JSON can: tenths of a microsecond, null for what was never waited for."""
+    return [
+        [None if value != value else round(value, 1) for value in row.tolist()]  # noqa: PLR0124
+        for row in rows
+    ]
 
 
 def write(path: Path, text: str) -> None:
@@ -142,8 +183,9 @@ def write(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """``write`` for a document."""
-    write(path, json.dumps(value, indent=1) + "\n")
+    """``write`` for a document: one line for each key, so that matrices stay on few lines."""
+    lines = (f"{json.dumps(key)}: {json.dumps(content)}" for key, content in value.items())
+    write(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def load(path: Path) -> dict[str, Any]:

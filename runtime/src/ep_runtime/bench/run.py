@@ -28,10 +28,18 @@ from ep_runtime.bench.correctness import (
     make_expert_outputs,
 )
 from ep_runtime.bench.deadline import Deadline
-from ep_runtime.bench.measure import Operations, clock_of, measure
-from ep_runtime.bench.meeting import gather, join, pick_device
+from ep_runtime.bench.measure import Operations, Samples, clock_of, measure
+from ep_runtime.bench.meeting import gather, gather_on_first, join, pick_device
 from ep_runtime.bench.options import Parameters
+from ep_runtime.bench.place import place_of
 from ep_runtime.bench.routing import FULL, HOLES, Inputs, make_inputs
+from ep_runtime.bench.waits import (
+    TIMED,
+    WaitCounts,
+    WaitFigures,
+    device_scale,
+    reference_scale,
+)
 from ep_runtime.bench.world import World
 
 EXIT_PASSED = 0
@@ -179,9 +187,10 @@ class _Run:
             self.deadline.phase = f"correctness check ({routing} routing)"
             mismatch, outputs = self._check(buffer, routing)
             if mismatch:
-                return self._finish(buffer, f"failed: {mismatch}", {})
+                return self._finish(buffer, f"failed: {mismatch}")
         self.deadline.phase = "timing"
         inputs = self._to_device(make_inputs(p, self.world.rank, FULL))
+        counts = WaitCounts.allocate(p.iters, self.world.size, self.device)
         rounds = p.warmup + p.iters
         with progress.bar("timing", rounds, shown=self.world.rank == 0) as advance:
             samples = measure(
@@ -193,13 +202,22 @@ class _Run:
                 self.device,
                 p.iters,
                 p.warmup,
+                counts,
                 advance,
             )
         self.deadline.phase = "correctness check after timing"
         mismatch, _ = self._check(buffer, FULL)
         if mismatch:
-            return self._finish(buffer, f"failed: after timing, {mismatch}", {})
-        return self._finish(buffer, results.PASSED, samples.as_dict())
+            return self._finish(buffer, f"failed: after timing, {mismatch}")
+        return self._finish(buffer, results.PASSED, self._timing(samples, counts))
+
+    def _timing(self, samples: Samples, counts: WaitCounts) -> results.Timing:
+        times = samples.as_dict()
+        waits = {}
+        for name in TIMED:
+            measured = self.scale.microseconds(name, getattr(counts, name))
+            waits[name] = WaitFigures.of(measured, times[name])
+        return results.Timing(times, samples.barrier, waits)
 
     def _barrier(self) -> None:
         dist.barrier(group=self.group)
@@ -211,11 +229,18 @@ class _Run:
             topk_weights=inputs.topk_weights.to(self.device),
         )
 
-    def _dispatch(self, buffer: Buffer, inputs: Inputs) -> tuple[Any, torch.Tensor, Any]:
+    def _dispatch(
+        self, buffer: Buffer, inputs: Inputs, waits: torch.Tensor | None = None
+    ) -> tuple[Any, torch.Tensor, Any]:
         """Dispatch; give the received tokens, their counts and the handle for the combine."""
         p = self.parameters
         recv_x, count, handle, _, _ = buffer.low_latency_dispatch(
-            inputs.x, inputs.topk_idx, p.num_tokens, p.num_experts, use_fp8=p.use_fp8
+            inputs.x,
+            inputs.topk_idx,
+            p.num_tokens,
+            p.num_experts,
+            dispatch_wait_recv_cost_stats=waits,
+            use_fp8=p.use_fp8,
         )
         return recv_x, count, handle
 
@@ -225,10 +250,15 @@ class _Run:
         inputs: Inputs,
         outputs: torch.Tensor,
         dispatched: tuple[Any, torch.Tensor, Any],
+        waits: torch.Tensor | None = None,
     ) -> torch.Tensor:
         combined: torch.Tensor
         combined, _, _ = buffer.low_latency_combine(
-            outputs, inputs.topk_idx, inputs.topk_weights, dispatched[2]
+            outputs,
+            inputs.topk_idx,
+            inputs.topk_weights,
+            dispatched[2],
+            combine_wait_recv_cost_stats=waits,
         )
         return combined
 
@@ -248,6 +278,10 @@ class _Run:
         mismatch = self._first(check_dispatch(received, p, rank, size, inputs_of))
         if mismatch:
             return mismatch, x
+        if buffer.transport_report()["backend"] == "reference":
+            self.scale = reference_scale(size)
+        else:
+            self.scale = device_scale(received, inputs.topk_idx, size, self.device)
         outputs = make_expert_outputs(received, p, rank, size, inputs_of).to(self.device)
         combined = self._combine(buffer, inputs, outputs, dispatched)
         return self._first(check_combine(combined, inputs_of(rank), rank)), outputs
@@ -256,20 +290,21 @@ class _Run:
         """Agree on the mismatch of the lowest rank that has one, so that all stop alike."""
         return next((found for found in gather(self.group, mismatch) if found), None)
 
-    def _finish(self, buffer: Buffer, correctness: str, samples: dict[str, list[float]]) -> int:
+    def _finish(
+        self, buffer: Buffer, correctness: str, timing: results.Timing | None = None
+    ) -> int:
         """Gather, write, print; the same exit status on every rank. Collective."""
         self.deadline.phase = "gathering results"
         transport = buffer.transport_report()
         mine = results.RankResult(
             rank=self.world.rank,
             host=self.world.host,
-            device=str(self.device),
-            device_name=_device_name(self.device),
+            place=place_of(self.device),
             backend=transport["backend"],
             transport=_paths(transport),
-            samples=samples,
+            timing=timing,
         )
-        ranks = gather(self.group, mine)
+        ranks = gather_on_first(self.group, mine)
         passed = correctness == results.PASSED
         if self.request.per_rank_dir is not None:
             timed = results.rank_document(self.parameters, mine) if passed else {}
@@ -284,7 +319,7 @@ class _Run:
                     **timed,
                 },
             )
-        if self.world.rank == 0:
+        if ranks is not None:
             report = results.document(
                 self.parameters,
                 self.run_id,
@@ -299,10 +334,6 @@ class _Run:
         # Nobody leaves before the results are written: a launcher may end all at the first exit.
         self._barrier()
         return EXIT_PASSED if passed else EXIT_MISMATCH
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 def _paths(transport: Mapping[str, Any]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ep_runtime.bench.options import HIDDEN_MULTIPLE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 OPERATIONS = ("dispatch", "combine", "pair")
 
@@ -30,22 +34,27 @@ def logical_bytes(selections: int, hidden: int, use_fp8: bool) -> dict[str, int]
     return {"dispatch": dispatch, "combine": combine, "pair": dispatch + combine}
 
 
-def summarize(samples_us: Sequence[float], bytes_per_rank: int) -> dict[str, Any]:
-    """Percentiles (linear interpolation) and the rate at the median, of microsecond samples.
-
-    ``logical_gbps`` is ``bytes_per_rank`` over p50, in units of 10^9 bytes a second.
-    """
+def spread(samples_us: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
+    """Percentiles (linear interpolation) and the largest of microsecond samples."""
     values = np.asarray(samples_us, dtype=np.float64)
     if values.size == 0:
         raise ValueError("no samples to summarize")
-    p50, p90, p99 = (float(v) for v in np.percentile(values, [50, 90, 99]))
+    p50, p95, p99 = (float(v) for v in np.percentile(values, [50, 95, 99]))
+    figures = {"p50_us": p50, "p95_us": p95, "p99_us": p99, "max_us": float(values.max())}
+    return {name: round(value, 3) for name, value in figures.items()}
+
+
+def summarize(samples_us: Sequence[float], bytes_per_rank: int) -> dict[str, Any]:
+    """``spread``, with the least, the mean and the rate at the median.
+
+    ``logical_gbps`` is ``bytes_per_rank`` over p50, in units of 10^9 bytes a second.
+    """
+    figures = spread(samples_us)
+    p50 = float(np.median(samples_us))
     return {
-        "p50_us": round(p50, 3),
-        "p90_us": round(p90, 3),
-        "p99_us": round(p99, 3),
-        "min_us": round(float(values.min()), 3),
-        "max_us": round(float(values.max()), 3),
-        "mean_us": round(float(values.mean()), 3),
+        **figures,
+        "min_us": round(float(np.min(samples_us)), 3),
+        "mean_us": round(float(np.mean(samples_us)), 3),
         "bytes": bytes_per_rank,
         "logical_gbps": round(bytes_per_rank / (p50 * 1e3), 3) if p50 > 0 else 0.0,
     }

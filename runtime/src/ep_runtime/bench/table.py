@@ -55,11 +55,11 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
         return
     table = Table(title="Low-latency operations, all ranks, microseconds")
     table.add_column("operation")
-    for heading in ("p50", "p90", "p99", "min", "max", "GB/s"):
+    for heading in ("p50", "p95", "p99", "min", "max", "GB/s"):
         table.add_column(heading, justify="right")
     for name in OPERATIONS:
         figures = report[name]
-        times = (microseconds(figures[f"{key}_us"]) for key in ("p50", "p90", "p99", "min", "max"))
+        times = (microseconds(figures[f"{key}_us"]) for key in ("p50", "p95", "p99", "min", "max"))
         label = "both" if name == "pair" else name
         table.add_row(label, *times, rate(figures["logical_gbps"]))
     console.print(table)

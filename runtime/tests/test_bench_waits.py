@@ -1,0 +1,51 @@
+"""From counts of waits to microseconds, on made counts with known answers."""
+
+import numpy as np
+import pytest
+import torch
+from ep_runtime.bench import waits
+from ep_runtime.bench.correctness import Received
+
+
+def test_the_reference_backend_counts_nanoseconds():
+    scale = waits.reference_scale(2)
+    assert scale.microseconds("combine", torch.tensor([[1500, 0]])).tolist() == [[1.5, 0.0]]
+
+
+def test_cycles_are_shared_out_among_all_that_waited(monkeypatch):
+    monkeypatch.setattr(waits, "_cycles_per_us", lambda device: 2.0)
+    # Two local experts, three ranks. Rank 0's token 5 went to both: one row, two entries.
+    received = Received(
+        x=torch.empty(0),
+        scales=None,
+        count=torch.tensor([2, 2]),
+        src_info=torch.tensor([[5, 7, -1], [5, 0, -1]], dtype=torch.int32),
+        layout_range=torch.tensor([[1, 1 << 32 | 1, 2 << 32], [1, 1 << 32 | 1, 2 << 32]]),
+    )
+    topk_idx = torch.tensor([[0, 1], [2, -1]])
+    scale = waits.device_scale(received, topk_idx, 3, torch.device("cpu"))
+    assert scale.dispatch.tolist() == [2 + 1, 2 + 2, 2 + 0]
+    assert scale.combine.tolist() == [2, 1, 0]
+    found = scale.microseconds("combine", torch.tensor([[80, 40, 0]]))
+    assert found[0, :2].tolist() == [20.0, 20.0]
+    assert np.isnan(found[0, 2])  # no row came from there: nothing is known
+
+
+def test_what_is_high_only_for_a_while_is_not_high_in_low():
+    measured = np.full((100, 2), 10.0)
+    measured[:60, 0] = 90.0
+    figures = waits.WaitFigures.of(measured, [100.0] * 100)
+    assert figures.p50_us.tolist() == [90.0, 10.0]
+    assert figures.low_us.tolist() == [10.0, 10.0]
+    assert figures.own_us == pytest.approx(10.0)
+
+
+def test_one_call_is_enough():
+    figures = waits.WaitFigures.of(np.array([[3.0, 4.0]]), [10.0])
+    assert figures.low_us.tolist() == [3.0, 4.0]
+    assert figures.own_us == 6.0
+
+
+def test_who_waits_least_in_a_barrier_came_last():
+    late = waits.lateness([[50.0, 9.0], [0.0, 10.0], [50.0, 10.0]])
+    assert late.tolist() == [[0.0, 1.0], [50.0, 0.0], [0.0, 0.0]]
