@@ -18,27 +18,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from contender import Case, Contender, measure
+from contender import Case, Contender, copy_rate, measure
 from ep_runtime import Buffer
 from rich.console import Console
 from rich.table import Table
 
 CASES = [Case(1, 32), Case(8, 32), Case(128, 32), Case(8, 256), Case(128, 256)]
-
-
-def copy_rate() -> float:
-    """GB/s of a 1 GiB device copy, bytes read and written."""
-    source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    times = []
-    for _ in range(10):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return 2 * source.numel() / statistics.median(times) / 1e9
 
 
 def compare(case: Case, classes: dict[str, Any], max_tokens: int, rounds: int) -> dict[str, Any]:

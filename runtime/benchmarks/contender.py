@@ -194,3 +194,18 @@ def measure(contender: Contender) -> dict[str, float]:
         "dispatch_host_us": host_time(contender.dispatch),
         "combine_host_us": host_time(contender.combine),
     }
+
+
+def copy_rate() -> float:
+    """GB/s of a 1 GiB device copy, bytes read and written."""
+    source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(10):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return 2 * source.numel() / statistics.median(times) / 1e9

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +16,7 @@ sys.path.insert(0, HERE)
 # Rank processes are spawned and import the tests' modules by name.
 os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])
 
+from mps import mps_server  # noqa: E402
 from pool import RankPool  # noqa: E402
 
 if TYPE_CHECKING:
@@ -38,18 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def mps_env() -> Iterator[dict[str, str]]:
     """Environment of an MPS server of our own; empty where there is none to start."""
-    if shutil.which("nvidia-cuda-mps-control") is None:
-        yield {}
-        return
-    folder = tempfile.mkdtemp(prefix="ep-mps-")
-    env = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
-    for path in env.values():
-        Path(path).mkdir()
-    control = ["nvidia-cuda-mps-control"]
-    subprocess.run([*control, "-d"], env={**os.environ, **env}, check=True)
-    yield env
-    subprocess.run(control, input=b"quit\n", env={**os.environ, **env}, check=False)
-    shutil.rmtree(folder, ignore_errors=True)
+    with mps_server() as env:
+        yield env
 
 
 # Several ranks on one GPU of a machine that may have no NIC and no network.
