@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ep_runtime.buffer import Buffer
     from ep_runtime.build import build_info
     from ep_runtime.config import Config
-    from ep_runtime.errors import EPError, EPPeerLostError, EPTimeoutError
+    from ep_runtime.errors import EPDamagedError, EPError, EPPeerLostError, EPTimeoutError
     from ep_runtime.events import EventHandle, EventOverlap
     from ep_runtime.shared_buffer import get_buffer
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "Buffer": ("ep_runtime.buffer", "Buffer"),
     "Config": ("ep_runtime.config", "Config"),
+    "EPDamagedError": ("ep_runtime.errors", "EPDamagedError"),
     "EPError": ("ep_runtime.errors", "EPError"),
     "EPPeerLostError": ("ep_runtime.errors", "EPPeerLostError"),
     "EPTimeoutError": ("ep_runtime.errors", "EPTimeoutError"),
@@ -41,6 +42,7 @@ _PLACES = {
 __all__ = [
     "Buffer",
     "Config",
+    "EPDamagedError",
     "EPError",
     "EPPeerLostError",
     "EPTimeoutError",

@@ -84,7 +84,7 @@ class Buffer(HighThroughputCalls):
         num_sms: int | None = None,
     ) -> None:
         self.runtime: Backend | None = None
-        self._high_throughput = None
+        self._high_throughput: HighThroughput | None = None
         self.explicitly_destroy = explicitly_destroy
         self._timeout_us = environment.integer_setting(
             "timeout_us",
@@ -106,9 +106,11 @@ class Buffer(HighThroughputCalls):
         self.low_latency_mode = low_latency_mode
         self.enable_shrink = enable_shrink
         self._launcher = Launcher()
-        self._high_throughput = HighThroughput(ranks, self._timeout_us)
         self._environment_changes: tuple[environment.EnvironmentChange, ...] = ()
+        # Set last: a buffer that could not be made has nothing to destroy.
+        high_throughput = HighThroughput(ranks, self._timeout_us)
         if not low_latency_mode:
+            self._high_throughput = high_throughput
             return
         assert num_qps_per_rank > 0, f"num_qps_per_rank must be positive, got {num_qps_per_rank}."
         decided = environment.apply_nvshmem_environment(
@@ -130,6 +132,7 @@ class Buffer(HighThroughputCalls):
         self._has_rdma_peers = "rdma" in self.runtime.transport_report()["peers"]
         # Layouts by shape, of those that this buffer has memory and queue pairs for.
         self._fitting: dict[tuple[int, int, int], _core.LowLatencyLayout] = {}
+        self._high_throughput = high_throughput
 
     def __del__(self) -> None:
         if getattr(self, "_high_throughput", None) is None or sys.is_finalizing():
@@ -209,7 +212,7 @@ class Buffer(HighThroughputCalls):
         )
         checks.check_memory(layout, self.num_rdma_bytes)
         self._launcher.forget()
-        backend.clean(num_max_dispatch_tokens_per_rank, hidden, num_experts)
+        backend.clean(num_max_dispatch_tokens_per_rank, hidden, num_experts, self._timeout_us)
 
     def low_latency_dispatch(
         self,

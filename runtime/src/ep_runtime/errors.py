@@ -21,6 +21,18 @@ class EPPeerLostError(EPError):
     """A peer's connection is gone: its process ended or its host went away."""
 
 
+class EPDamagedError(EPError):
+    """What a peer sent does not have the checksum that it sent along."""
+
+    def __init__(self, *, rank: int, peer: int, phase: str) -> None:
+        super().__init__(
+            f"rank {rank}: {phase} got a damaged message from rank {peer}: its checksum differs.",
+            rank=rank,
+            peer=peer,
+            phase=phase,
+        )
+
+
 class EPTimeoutError(EPError):
     """A peer did not do its part within the timeout.
 

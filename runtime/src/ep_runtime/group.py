@@ -1,6 +1,6 @@
 """The ranks that share a ``Buffer``, however their caller names them.
 
-Only object gathers are used, so gloo, NCCL and mpi4py groups all serve.
+Only small values are gathered, so gloo, NCCL and mpi4py groups all serve.
 """
 
 from __future__ import annotations
@@ -9,38 +9,54 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store, _get_default_store
+
+from ep_runtime.gather import gather_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 class RankGroup:
-    """Rank, size and an object gather; ``process_group`` is None for an mpi4py communicator."""
+    """Rank, size and a gather; ``process_group`` is None for an mpi4py communicator.
+
+    ``store`` is where the ranks of a process group can leave word for each other.
+    """
 
     def __init__(
         self,
         rank: int,
         size: int,
-        gather: Callable[[Any], list[Any]],
+        gather: Callable[[Any, str], list[Any]],
         process_group: dist.ProcessGroup | None,
+        store: Store | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.process_group = process_group
+        self.store = store
         self._gather = gather
 
-    def all_gather_object(self, value: Any) -> list[Any]:
-        """``value`` of every rank, in rank order. Collective; values must pickle."""
-        return self._gather(value)
+    def gather(self, value: Any, what: str) -> list[Any]:
+        """``value`` of every rank, in rank order. Collective; ``what`` is the same on all ranks.
+
+        Values are literals, as in ``StoreGather``. The wait is bounded by the timeout that the
+        process group was started with; raises EPError naming who did not come.
+        """
+        return self._gather(value, what)
 
 
 def _from_process_group(group: dist.ProcessGroup) -> RankGroup:
-    def gather(value: Any) -> list[Any]:
+    stored = gather_of(group)
+    if stored is not None:
+        return RankGroup(group.rank(), group.size(), stored, group, stored.store)
+
+    def gather(value: Any, what: str) -> list[Any]:
         values: list[Any] = [None] * group.size()
         dist.all_gather_object(values, value, group=group)
         return values
 
-    return RankGroup(group.rank(), group.size(), gather, group)
+    return RankGroup(group.rank(), group.size(), gather, group, _get_default_store())
 
 
 def _default_process_group(rank: int, group_size: int) -> dist.ProcessGroup:
@@ -80,7 +96,9 @@ def resolve_group(
     if group is not None:
         ranks = _from_process_group(group)
     elif comm is not None:
-        ranks = RankGroup(comm.Get_rank(), comm.Get_size(), comm.allgather, None)
+        ranks = RankGroup(
+            comm.Get_rank(), comm.Get_size(), lambda value, what: comm.allgather(value), None
+        )
     elif rank is not None and group_size is not None:
         return _from_process_group(_default_process_group(rank, group_size))
     else:

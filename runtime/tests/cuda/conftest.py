@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 HERE = str(Path(__file__).parent)
-sys.path.insert(0, HERE)
+sys.path[:0] = [HERE, str(Path(HERE).parent)]
 # Rank processes are spawned and import the tests' modules by name.
 os.environ["PYTHONPATH"] = os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])
 

@@ -15,7 +15,7 @@ def raise_together(ranks: RankGroup, could_not: str, problem: str | None) -> Non
 
     ``could_not`` is what it then could not do, such as "use NVSHMEM"; the same on all ranks.
     """
-    for rank, text in enumerate(ranks.all_gather_object(problem)):
+    for rank, text in enumerate(ranks.gather(problem, f"chance to {could_not}")):
         if text is not None:
             raise EPError(
                 f"rank {rank} could not {could_not}: {text}",

@@ -116,7 +116,9 @@ class Backend(Protocol):
     def local_buffer(self) -> torch.Tensor:
         """Give all local symmetric memory as uint8; all zero means "nothing has arrived"."""
 
-    def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+    def clean(
+        self, max_tokens_per_rank: int, hidden: int, num_experts: int, timeout_us: int
+    ) -> None:
         """Forget everything that has arrived. Collective."""
 
     def set_mask(self, rank: int, masked: bool) -> None:

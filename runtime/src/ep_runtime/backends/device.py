@@ -35,7 +35,6 @@ _PHASES = {
     4: "combine receive",
     5: "clean",
 }
-_DEFAULT_CLEAN_TIMEOUT_US = 100_000_000
 
 
 def _pointer(tensor: torch.Tensor | None) -> int:
@@ -208,16 +207,12 @@ class DeviceBackend:
         """View this rank's symmetric memory as uint8."""
         return torch.as_tensor(_DeviceBytes(self.engine, self.rank), device=self.device)
 
-    def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+    def clean(
+        self, max_tokens_per_rank: int, hidden: int, num_experts: int, timeout_us: int
+    ) -> None:
         """Forget what arrived, between two barriers of all ranks."""
         self.check()
-        self.engine.clean(
-            max_tokens_per_rank,
-            hidden,
-            num_experts,
-            _DEFAULT_CLEAN_TIMEOUT_US,
-            self.stream(),
-        )
+        self.engine.clean(max_tokens_per_rank, hidden, num_experts, timeout_us, self.stream())
 
     def set_mask(self, rank: int, masked: bool) -> None:
         """Mask or unmask one rank for the launches that follow on this stream."""

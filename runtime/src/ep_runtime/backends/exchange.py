@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ep_runtime.backends.messages import Deadline, Message, Messenger
-from ep_runtime.errors import EPError, EPPeerLostError
+from ep_runtime.errors import EPError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,16 +40,17 @@ class Call:
 
 
 class Exchange:
-    """A private gloo group of ``ranks`` and the ranks that are masked. Creation is collective.
+    """Private connections of ``ranks`` and the ranks that are masked. Creation is collective.
 
-    A masked rank is neither sent to nor waited for. With ``mask_lost`` a rank whose connection is
-    gone is masked, else that is an error.
+    A masked rank is neither sent to nor waited for. With ``mask_lost`` a rank that is gone, silent
+    beyond the timeout, or sends what is damaged is masked, else that is an error.
     """
 
     def __init__(self, ranks: RankGroup, *, mask_lost: bool) -> None:
         self.rank, self.size = ranks.rank, ranks.size
         self.masked = [False] * ranks.size
         self._mask_lost = mask_lost
+        self._failed = False
         self._messenger = Messenger(ranks)
         self._sequence = 0
         self._threads: ThreadPool | None = None
@@ -75,7 +76,7 @@ class Exchange:
                 self._messenger.send(
                     self._sequence, peer, Message(call.fields, content), f"{call.name} send"
                 )
-            except EPPeerLostError as error:
+            except EPError as error:
                 self._lost(error)
         return self._sequence
 
@@ -89,7 +90,6 @@ class Exchange:
         """
         phase = f"{call.name} receive"
         deadline = Deadline(timeout_us)
-        peers = self.peers()
         begin = time.monotonic_ns()
 
         def fetch(peer: int) -> tuple[Message, int]:
@@ -97,6 +97,12 @@ class Exchange:
             return message, time.monotonic_ns() - begin
 
         waits = [0] * self.size
+        for peer in self.peers():
+            try:
+                self._messenger.ask(sequence, peer, phase)
+            except EPError as error:
+                self._lost(error)
+        peers = self.peers()
         results: list[Callable[[], tuple[Message, int]]] = [partial(fetch, peer) for peer in peers]
         if wait_stats is not None:
             # In turn, the wait for one late peer would hide how late the next ones are.
@@ -104,7 +110,7 @@ class Exchange:
         for peer, result in zip(peers, results):
             try:
                 message, waits[peer] = result()
-            except EPPeerLostError as error:
+            except EPError as error:
                 self._lost(error)
                 continue
             self._compare(call, message.fields, peer, phase)
@@ -127,7 +133,7 @@ class Exchange:
 
     def close(self) -> None:
         """Close the group once peers have fetched what they were sent."""
-        self._messenger.close()
+        self._messenger.close(after_error=self._failed)
         if self._threads is not None:
             self._threads.close()
 
@@ -135,6 +141,7 @@ class Exchange:
         names = ("operation", *call.arguments)
         for name, mine, other in zip(names, call.fields, theirs):
             if mine != other:
+                self._failed = True
                 raise EPError(
                     f"rank {self.rank}: {phase} has {name} {mine} here, but {other} on rank "
                     f"{peer}: all ranks must make the same calls.",
@@ -143,9 +150,10 @@ class Exchange:
                     phase=phase,
                 )
 
-    def _lost(self, error: EPPeerLostError) -> None:
+    def _lost(self, error: EPError) -> None:
         """Go on without the peer where that is wanted, else raise."""
         if not self._mask_lost or error.peer is None:
+            self._failed = True
             raise error
         _log.warning("%s; rank %d is masked from now on.", error, error.peer)
         self.masked[error.peer] = True

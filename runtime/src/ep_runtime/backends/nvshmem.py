@@ -64,7 +64,7 @@ class NvshmemBackend(DeviceBackend):
                 for rank in range(self.size)
             ]
             mirror, queue_pairs = 0, list[int]()
-            if not all(ranks.all_gather_object(all(self._mapped))):
+            if not all(ranks.gather(all(self._mapped), "reach of peer stores")):
                 self._blocks.append(nvshmem_world.acquire(self._world, ranks, num_bytes))
                 mirror = self._blocks[1].address
                 queue_pairs = nvshmem_world.queue_pairs(self._world, num_queue_pairs)
@@ -83,7 +83,7 @@ class NvshmemBackend(DeviceBackend):
             self.engine.start()
         self._queue_pairs = len(queue_pairs)
         me = (host_identity(), str(torch.cuda.get_device_properties(device).uuid))
-        self._places: list[tuple[str, str]] = ranks.all_gather_object(me)
+        self._places: list[tuple[str, str]] = ranks.gather(me, "places of ranks")
         self.num_sms = num_sms or max(1, self.engine.num_sms // self._places.count(me))
         self.agree(ranks, None)  # nobody sends before everybody has started
 

@@ -59,7 +59,7 @@ def enter(ranks: RankGroup, device: torch.device, cuda_major: int) -> World:
     except RuntimeError as error:
         problem = str(error)
     _agree(ranks, problem)
-    keys = ranks.all_gather_object(None if _world is None else _world.key)
+    keys = ranks.gather(None if _world is None else _world.key, "NVSHMEM worlds")
     if all(key is None for key in keys):
         assert library is not None
         _world = _join(ranks, device, library)
@@ -91,7 +91,7 @@ def _join(ranks: RankGroup, device: torch.device, library: nvshmem_library.Libra
         except RuntimeError as error:
             problem = str(error)
     _agree(ranks, problem)
-    unique_id = ranks.all_gather_object(unique_id)[0]
+    unique_id = ranks.gather(unique_id, "id of the NVSHMEM world")[0]
     try:
         with log.recording():
             _nvshmem.join(unique_id, ranks.rank, ranks.size, device.index)
@@ -136,7 +136,7 @@ def acquire(world: World, ranks: RankGroup, num_bytes: int) -> Block:
 
 def _given_back_everywhere(world: World, ranks: RankGroup) -> list[Block]:
     mine = {block.number: block for block in world.blocks if not block.in_use}
-    theirs: list[set[int]] = ranks.all_gather_object(set(mine))
+    theirs: list[set[int]] = ranks.gather(set(mine), "memory given back")
     common = set.intersection(*theirs)
     return [mine[number] for number in sorted(common)]
 

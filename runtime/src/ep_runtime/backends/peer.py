@@ -71,12 +71,13 @@ class PeerBackend(DeviceBackend):
         problem = None
         device = str(torch.cuda.get_device_properties(self.device).uuid)
         with peer_exchange.serving(self.engine.export_descriptor()) as door:
-            members: list[_Member] = ranks.all_gather_object(_Member(device, door))
+            said = ranks.gather((device, door.path, door.token), "doors to memory")
+            members = [_Member(theirs, peer_exchange.Door(*way)) for theirs, *way in said]
             try:
                 self._import_all(members)
             except (OSError, RuntimeError) as error:
                 problem = str(error)
-            ranks.all_gather_object(None)  # all have fetched; the doors may close
+            ranks.gather(None, "memory fetched")  # all have fetched; the doors may close
         return members, problem
 
     def _import_all(self, members: list[_Member]) -> None:

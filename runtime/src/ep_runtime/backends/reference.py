@@ -25,8 +25,6 @@ from ep_runtime.errors import EPError
 if TYPE_CHECKING:
     from ep_runtime.group import RankGroup
 
-_CLEAN_TIMEOUT_US = 100_000_000
-
 
 def _call(name: str, max_tokens: int, hidden: int, num_experts: int, form: int = 0) -> Call:
     """Describe an operation as the peers compare it; ``form`` tells formats apart."""
@@ -41,7 +39,7 @@ def _call(name: str, max_tokens: int, hidden: int, num_experts: int, form: int =
 
 
 class ReferenceBackend:
-    """One private gloo group and the masks. Creation is collective.
+    """Private connections over gloo, and the masks. Creation is collective.
 
     ``num_bytes`` is only the size of ``local_buffer``: rows never lie there. ``wait_stats`` of the
     operations count nanoseconds, for all peers at once, as the other backends do.
@@ -87,17 +85,19 @@ class ReferenceBackend:
             self._local = torch.zeros(self._num_bytes, dtype=torch.uint8, device=self._device)
         return self._local
 
-    def clean(self, max_tokens_per_rank: int, hidden: int, num_experts: int) -> None:
+    def clean(
+        self, max_tokens_per_rank: int, hidden: int, num_experts: int, timeout_us: int
+    ) -> None:
         """Drop what was not received, and meet all ranks that are not masked, twice.
 
         The local buffer is zeroed between the meetings.
         """
-        self.exchange.drop_unreceived(_CLEAN_TIMEOUT_US)
+        self.exchange.drop_unreceived(timeout_us)
         call = _call("clean", max_tokens_per_rank, hidden, num_experts)
         for _ in range(2):
             nothing: dict[int, tuple[torch.Tensor, ...]] = dict.fromkeys(self.exchange.peers(), ())
-            sequence = self.exchange.send(call, nothing, _CLEAN_TIMEOUT_US)
-            for _ in self.exchange.receive(sequence, call, _CLEAN_TIMEOUT_US):
+            sequence = self.exchange.send(call, nothing, timeout_us)
+            for _ in self.exchange.receive(sequence, call, timeout_us):
                 pass
             if self._local is not None:
                 self._local.zero_()

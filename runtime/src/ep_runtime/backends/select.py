@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,7 +126,8 @@ def make_backend(
     wish = _Wish(
         _wanted(backend), num_bytes, host_identity(), _no_peer(), _no_nvshmem(contradictions)
     )
-    name, reason = _choose(ranks.all_gather_object(wish))
+    said = ranks.gather(astuple(wish), "choice of a backend")
+    name, reason = _choose([_Wish(*fields) for fields in said])
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     if name == "peer":

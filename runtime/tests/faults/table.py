@@ -1,0 +1,72 @@
+"""The table of docs/reliability.md: one section a backend, between its two marks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from faults.judge import Result
+
+PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
+_HEAD = (
+    "fault",
+    "where",
+    "mode",
+    "rounds",
+    "survived",
+    "time to error p50",
+    "p99",
+    "healthy ranks masked",
+    "data wrong",
+    "hung",
+)
+
+
+def _seconds(values: list[float], percentile: float) -> str:
+    return f"{np.percentile(values, percentile):.2f} s" if values else "-"
+
+
+def rows(results: list[Result]) -> list[tuple[str, ...]]:
+    """A row for each fault, place and mode."""
+    groups: dict[tuple[str, str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        plan = result.plan
+        where = f"{'within' if plan.within else 'before'} {plan.step}"
+        groups[plan.fault, where, "shrink" if plan.shrink else "raise"].append(result)
+    table = []
+    for key, found in groups.items():
+        waits = [wait for result in found for wait in result.waits_s]
+        table.append(
+            (
+                *key,
+                str(len(found)),
+                str(sum(not result.problems for result in found)),
+                _seconds(waits, 50),
+                _seconds(waits, 99),
+                str(sum(result.healthy_masked for result in found)),
+                str(sum(result.wrong for result in found)),
+                str(sum(result.hung for result in found)),
+            )
+        )
+    return table
+
+
+def section(results: list[Result], about: str) -> str:
+    """The table in Markdown below a line ``about`` the run."""
+    lines = [about, "", " | ".join(_HEAD).join("||"), "|".join("---" for _ in _HEAD).join("||")]
+    lines += [" | ".join(row).join("||") for row in rows(results)]
+    return "\n".join(lines)
+
+
+def write(page: Path, backend: str, text: str) -> None:
+    """Put ``text`` between the backend's marks. ValueError where the page has none."""
+    begin, end = f"<!-- begin {backend} -->", f"<!-- end {backend} -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise ValueError(f"{page} has no marks '{begin}' and '{end}'.")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
