@@ -58,8 +58,21 @@ apt-get -q -y purge linux-image-cloud-amd64 linux-headers-cloud-amd64 "linux-ima
   "linux-headers-$newest" "linux-headers-${newest%-cloud-amd64}-common"
 apt-get -q clean
 """
+# A site that keeps its Python over two releases: the older one's, beside the system's own. The
+# package of its venv is only unpacked: it depends on a distutils that the newer release can't have.
+OLDER_PYTHON = """
+sed 's/trixie/bookworm/' /etc/apt/sources.list > /etc/apt/sources.list.d/bookworm.list
+apt-get -q update
+apt-get -q -y --no-install-recommends install python3.11 python3.11-dev
+cd /tmp
+apt-get -q download python3.11-venv
+dpkg-deb --extract python3.11-venv_*.deb /
+rm python3.11-venv_*.deb
+apt-get -q clean
+"""
 SYSTEMS = {
     "debian12": System("bookworm", ("initramfs-tools",)),
+    "debian13": System("trixie", ("initramfs-tools",), OLDER_PYTHON),
     "debian12-dkms": System("bookworm", ("initramfs-tools", *MODULE_PACKAGES), HOLD_BACK_KERNEL),
     "debian13-dkms": System("trixie", ("initramfs-tools", *MODULE_PACKAGES)),
     "debian13-dracut": System("trixie", ("dracut", *MODULE_PACKAGES)),

@@ -42,6 +42,14 @@ def runs():
 
 
 @pytest.fixture(scope="session")
+def wheels():
+    """The manifests of the runtime's wheels in the controller's cache, each with its `path`."""
+    paths = sorted((RESULTS / "wheels").glob("*/wheel.json"))
+    manifests = [{**json.loads(path.read_text()), "path": path.parent} for path in paths]
+    return [each for each in manifests if each["file"].startswith("ep_runtime-")]
+
+
+@pytest.fixture(scope="session")
 def report():
     return json.loads((RESULTS / "report.json").read_text())
 

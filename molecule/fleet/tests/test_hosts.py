@@ -7,7 +7,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from conftest import BACKENDS, RESULTS
+from conftest import BACKENDS
 
 testinfra_hosts = BACKENDS
 
@@ -65,11 +65,11 @@ def test_nvshmem_has_its_own_prefix(host):
     assert host.file(f"{NVSHMEM}/lib/libnvshmem_host.so.3").exists
 
 
-def test_the_same_wheel_is_installed_everywhere(host):
-    """Byte for byte the core of the one wheel that came back to the controller."""
-    wheels = list((RESULTS / "wheels").rglob("ep_runtime-*.whl"))
-    assert len(wheels) == 1
-    with zipfile.ZipFile(wheels[0]) as wheel:
+def test_the_wheel_of_its_kind_is_installed(host, wheels):
+    """Byte for byte the core of the wheel that came back to the controller for this C library."""
+    libc = host.check_output("getconf GNU_LIBC_VERSION").replace(" ", "-")
+    (ours,) = [each for each in wheels if each["inputs"]["libc"] == libc]
+    with zipfile.ZipFile(ours["path"] / ours["file"]) as wheel:
         (core,) = [name for name in wheel.namelist() if Path(name).match("ep_runtime/_core.*.so")]
         expected = hashlib.sha256(wheel.read(core)).hexdigest()
     site = host.check_output(
@@ -80,6 +80,11 @@ def test_the_same_wheel_is_installed_everywhere(host):
 
 def test_runtime_imports(host):
     assert host.run(f"{VENV}/bin/python -c 'import ep_runtime'").rc == 0
+
+
+def test_packages_fit_each_other(host):
+    checked = host.run(f"{VENV}/bin/python -m pip check")
+    assert (checked.rc, checked.stdout.strip()) == (0, "No broken requirements found.")
 
 
 def test_no_rank_is_left_running(host):

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 from conftest import NAMES, RESULTS
 
-BUILD = "Build the wheel"  # on the first host that gets there, so which one may differ
+BUILD = "Build the wheel"  # on the first host of its kind that gets there, so which one may differ
+OLDER, NEWER = NAMES[:2], NAMES[2:]  # Debian 12 and Debian 13
 
 
 def changes(run):
-    return {(None if task == BUILD else host, task) for host, task in run["changes"]}
+    return {(host in NEWER if task == BUILD else host, task) for host, task in run["changes"]}
+
+
+def builders(run):
+    return sorted(host for host, task in run["changes"] if task == BUILD)
 
 
 def test_hosts_rebooted_one_after_another(all_boots):
@@ -25,8 +30,20 @@ def test_check_mode_told_what_the_rollout_then_did(runs, rollout):
     assert changes(check) == changes(rollout)
 
 
-def test_wheel_was_built_on_one_host(rollout):
-    assert len([host for host, task in rollout["changes"] if task == BUILD]) == 1
+def test_three_hosts_of_two_kinds_built_two_wheels(rollout, wheels):
+    older, newer = builders(rollout)
+    assert older in OLDER
+    assert newer in NEWER
+    assert sorted(wheel["built_on"] for wheel in wheels) == [older, newer]
+    assert len({wheel["path"].name for wheel in wheels}) == 2
+
+
+def test_no_later_run_built_a_wheel(runs, rollout, wheels):
+    """By what the runs say and by the clock: the wheels are older than the second run."""
+    later = runs[runs.index(rollout) + 1 :]
+    assert [builders(run) for run in later] == [[], [], []]  # one more follows the killed ones
+    for wheel in wheels:
+        assert (wheel["path"] / wheel["file"]).stat().st_mtime < later[0]["started"]
 
 
 def test_last_rollout_changed_nothing(runs):
