@@ -27,7 +27,11 @@ def test_a_passed_report_is_valid_and_complete():
         {"name": "node-0", "ranks": [0, 1]},
         {"name": "node-1", "ranks": [2, 3]},
     ]
-    assert report["slow_ranks"] == [3]
+    culprit = report["culprits"][0]
+    assert (culprit["kind"], culprit["hosts"], culprit["ranks"]) == ("sender", ["node-1"], [3])
+    assert culprit["what"] == "Rank 3 on node-1 (GPU 0000:1b:00.0, NIC mlx5_0) sends late."
+    assert culprit["evidence"].startswith("Others wait for it: ")
+    assert "nvidia-smi" in culprit["advice"]
     assert [entry["rank"] for entry in report["per_rank"]] == [0, 1, 2, 3]
     pooled = [v for entry in report["per_rank"] for v in entry["samples"]["dispatch"]]
     assert len(pooled) == 4 * PARAMETERS.iters
@@ -122,13 +126,13 @@ class TestPage:
 
     def test_marks_slow_ranks_and_their_host(self):
         page = html.render(make_report(ranks=8, slow=(5,)))
-        assert "1 rank stood out as slow: 5." in page
-        assert 'class="badge">slow</span>' in page
-        assert 'class="badge">slow: 5</span>' in page
+        assert "Rank 5 on node-2 (GPU 0000:1b:00.0, NIC mlx5_0) sends late." in page
+        assert 'class="badge">to blame</span>' in page
+        assert 'class="badge">to blame: 5</span>' in page
 
     def test_names_nobody_when_nobody_is_slow(self):
         page = html.render(make_report(ranks=8))
-        assert "No rank stood out as slow." in page
+        assert "No host, rank or link stood out as slow." in page
         assert 'class="badge"' not in page
 
     def test_says_when_figures_are_those_of_the_fallback(self):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from ep_runtime.bench.statistics import logical_bytes, slow_ranks, summarize
+from ep_runtime.bench.statistics import logical_bytes, summarize
 
 
 def test_percentiles_of_known_samples():
@@ -49,29 +49,3 @@ def test_logical_bytes_of_the_published_shape():
         "pair": 22_265_856,
     }
     assert logical_bytes(1, 7168, use_fp8=False)["dispatch"] == 14_336
-
-
-def test_equal_ranks_have_no_slow_one():
-    assert slow_ranks([50.0] * 64) == set()
-    rng = np.random.default_rng(1)
-    for _ in range(20):
-        assert slow_ranks(rng.normal(50, 1, 256)) == set()
-
-
-def test_slow_ranks_are_found():
-    medians = np.random.default_rng(2).normal(50, 1, 256)
-    medians[[3, 200]] = 80
-    assert slow_ranks(medians) == {3, 200}
-
-
-def test_a_fast_rank_is_not_slow():
-    assert slow_ranks([50, 50, 50, 50, 20]) == set()
-
-
-def test_microseconds_of_difference_are_not_slow():
-    assert slow_ranks([50.0, 50.0, 50.0, 50.0, 54.9]) == set()
-    assert slow_ranks([50.0, 50.0, 50.0, 50.0, 55.1]) == {4}
-
-
-def test_two_ranks_have_no_majority():
-    assert slow_ranks([10, 100]) == set()

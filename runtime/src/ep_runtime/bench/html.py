@@ -9,7 +9,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from ep_runtime.bench import plots
+from ep_runtime.bench import plots, results
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 from ep_runtime.bench.table import microseconds, rate, reference_note
@@ -80,7 +80,7 @@ def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
         },
         "wide": Markup(plots.by_rank(report, "pair", _WIDE_IN)),
         "narrow": Markup(plots.by_rank(report, "pair", _NARROW_IN)),
-        "slow": set(report["slow_ranks"]),
+        "slow": results.blamed_ranks(report),
         "shown_ranks": shown_ranks,
         "folded_ranks": folded_ranks,
         "shown_hosts": shown_hosts,
@@ -105,7 +105,7 @@ def _pooled(ranks: Sequence[Mapping[str, Any]], operation: str) -> list[float]:
 
 def _host_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Percentiles over the ranks of each host, and which of those ranks stand out."""
-    slow = set(report["slow_ranks"])
+    slow = results.blamed_ranks(report)
     rows = []
     for host in report["hosts"]:
         members = [e for e in report["per_rank"] if e["rank"] in set(host["ranks"])]
@@ -117,7 +117,7 @@ def _host_rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "name": host["name"],
                 "ranks": _ranges(sorted(host["ranks"])),
-                "slow": sorted(slow & set(host["ranks"])),
+                "slow": _ranges(sorted(slow & set(host["ranks"]))),
                 **figures,
             }
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_runtime.bench.results import ReportError
+from ep_runtime.bench.results import ReportError, blamed_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,12 +128,12 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
 def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
     """Draw each rank's median with a line from its 10th to its 99th percentile, as SVG text.
 
-    Hosts are told apart by bands; ranks in ``slow_ranks`` have the warning colour.
+    Hosts are told apart by bands; ranks that are to blame have the warning colour.
     """
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter  # noqa: PLC0415 - as above
 
     ranks = report["per_rank"]
-    slow = set(report["slow_ranks"])
+    slow = blamed_ranks(report)
     place = {entry["rank"]: index for index, entry in enumerate(ranks)}
     figure, axes = _new_figure(width_in, 2.7)
     size = 5.0 if len(ranks) <= 64 else 2.5

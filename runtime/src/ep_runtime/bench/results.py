@@ -15,7 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, slow_ranks, spread, summarize
+from ep_runtime.bench import culprits
+from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, spread, summarize
 from ep_runtime.bench.waits import TIMED, WaitFigures, lateness
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SCHEMA_VERSION = 2
 PASSED = "passed"
 
 _ALWAYS = ("run_id", "backend", "device", "transport", "ranks", "correctness", "hosts")
-_TIMED = (*OPERATIONS, "skew", "waits", "per_rank")
+_TIMED = (*OPERATIONS, "skew", "waits", "culprits", "per_rank")
 
 
 class ReportError(Exception):
@@ -132,7 +133,6 @@ def document(
     late = lateness([timing.barriers for timing in timings])
     for entry, times in zip(per_rank, late):
         entry["late_us"] = spread(times)
-    slow = slow_ranks([entry["pair"]["p50_us"] for entry in per_rank])
     overall = {}
     for name in OPERATIONS:
         pooled = [value for timing in timings for value in timing.samples[name]]
@@ -144,7 +144,7 @@ def document(
         "waits": {
             name: _matrix([timing.waits[name].p50_us for timing in timings]) for name in TIMED
         },
-        "slow_ranks": sorted(per_rank[index]["rank"] for index in slow),
+        "culprits": culprits.find(ranks, timings, late),
         "per_rank": per_rank,
     }
 
@@ -155,6 +155,11 @@ def _matrix(rows: Sequence[NDArray[np.float32]]) -> list[list[float | None]]:
         [None if value != value else round(value, 1) for value in row.tolist()]  # noqa: PLR0124
         for row in rows
     ]
+
+
+def blamed_ranks(report: Mapping[str, Any]) -> set[int]:
+    """Give the ranks that a passed run's report blames; of a link, both ends."""
+    return {rank for item in report["culprits"] for rank in item["ranks"] + item["peers"]}
 
 
 def write(path: Path, text: str) -> None:

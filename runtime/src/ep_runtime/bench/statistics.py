@@ -1,4 +1,4 @@
-"""Figures from samples: percentiles, logical bytes, and ranks that stand out."""
+"""Figures from samples: percentiles and logical bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ OPERATIONS = ("dispatch", "combine", "pair")
 
 _HEADER_BYTES = 16
 _SCALE_BYTES = 4
-# The normal distribution's ratio of standard deviation to median absolute deviation.
-_MAD_TO_SIGMA = 1.4826
 
 
 def logical_bytes(selections: int, hidden: int, use_fp8: bool) -> dict[str, int]:
@@ -58,19 +56,3 @@ def summarize(samples_us: Sequence[float], bytes_per_rank: int) -> dict[str, Any
         "bytes": bytes_per_rank,
         "logical_gbps": round(bytes_per_rank / (p50 * 1e3), 3) if p50 > 0 else 0.0,
     }
-
-
-def slow_ranks(medians_us: Sequence[float]) -> set[int]:
-    """Find the indices of medians far above the others: by 5 robust sigmas and by a tenth.
-
-    Both bounds are needed: the first alone marks microseconds of noise on a fleet of equals,
-    the second alone marks a fleet whose ranks simply vary. Fewer than three ranks have no
-    majority to differ from.
-    """
-    values = np.asarray(medians_us, dtype=np.float64)
-    if values.size < 3:
-        return set()
-    middle = float(np.median(values))
-    sigma = _MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-    bound = middle + max(5 * sigma, 0.1 * middle)
-    return {int(index) for index in np.nonzero(values > bound)[0]}

@@ -63,9 +63,11 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
         label = "both" if name == "pair" else name
         table.add_row(label, *times, rate(figures["logical_gbps"]))
     console.print(table)
-    if report["slow_ranks"]:
-        ranks = ", ".join(str(rank) for rank in report["slow_ranks"])
-        console.print(f"[yellow]slower than the other ranks: {ranks}[/]")
+    if not report["culprits"]:
+        console.print("No host, rank or link stood out as slow.")
+    for culprit in report["culprits"]:
+        console.print(f"[bold yellow]{escape(culprit['what'])}[/]")
+        console.print(f"{culprit['evidence']} {culprit['advice']}", markup=False, highlight=False)
     note = reference_note(report)
     if note:
         console.print(note, style="yellow", markup=False, highlight=False)
