@@ -148,21 +148,32 @@ def test_nic_handler(line: str, handler: str | None) -> None:
 @pytest.mark.parametrize(
     ("line", "advice"),
     [
-        ("init failed for transport: IBGDA", "no RDMA transport could start"),
+        ("init failed for transport: IBGDA", "NVSHMEM has no IBGDA transport"),
         (
             "Unable to open the nvshmem_transport_ibgda.so.7 transport. "
             "nvshmem_transport_ibgda.so.7: cannot open shared object file: No such file",
-            "a transport plugin is missing",
+            "A transport plugin of NVSHMEM is missing",
         ),
         (
             "Unable to open the nvshmem_transport_ibgda.so.7 transport. "
             "libmlx5.so.1: cannot open shared object file: No such file",
-            "install rdma-core",
+            "Install rdma-core",
         ),
-        ("mem registration failed, nvidia-peermem", "load nvidia_peermem"),
-        ("cuMemCreate: out of memory", "no memory left for NVSHMEM's heap"),
-        ("bootstrap: socket connect failed", "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME"),
-        ("NVSHMEM device library version mismatch", "keep one installation"),
+        (
+            "neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.",
+            "modprobe nvidia-peermem",
+        ),
+        ("NULL value mem registration failed", "memlock"),
+        ("non-zero status: 1 cuMemCreate failed", "GPU memory for the symmetric heap"),
+        (
+            "socketStartConnect: Connect to 10.0.0.4<41233> failed : Connection refused",
+            "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
+        ),
+        (
+            "NVSHMEM device library version (3.4.5) does not match with NVSHMEM host library "
+            "version (3.8.0)",
+            "one NVSHMEM only",
+        ),
     ],
 )
 def test_a_failed_start_is_explained(line: str, advice: str) -> None:
@@ -170,6 +181,9 @@ def test_a_failed_start_is_explained(line: str, advice: str) -> None:
     log.text = f"some.cpp 12 all is well\nsome.cpp 13 {line}\n"
     assert advice in log.explain()
     assert line in log.explain()
+    # What follows from it does not hide it.
+    log.text = f"x.cpp 9 init failed for transport: IBGDA\n{log.text}"
+    assert advice in log.explain() or "IBGDA transport" in advice
     log.text = "nothing to see"
     assert log.explain() == ""
 

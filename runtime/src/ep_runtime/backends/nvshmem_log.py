@@ -12,56 +12,17 @@ import re
 import sys
 import tempfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ep_runtime.doctor import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# In the order in which NVSHMEM tries them.
-_HANDLERS = (
-    (r"NIC handler will be GPU\b", "gpu"),
-    (
-        r"NIC handler will be CPU with (gdrcopy|the selected GPU CPU mapping) backend",
-        "cpu-gdrcopy",
-    ),
-    (r"NIC handler will be CPU with host memory backend", "cpu-host-memory"),
-    (r"NIC handler will be CPU\b", "cpu-gdrcopy"),
-)
-_EXPLANATIONS = (
-    (
-        r"out of memory|cuMemCreate.*failed|CUDA_ERROR_OUT_OF_MEMORY",
-        "the GPU has no memory left for NVSHMEM's heap: free some, or ask for fewer bytes",
-    ),
-    (
-        r"transport\. nvshmem_transport_\w+\.so\S*: cannot open shared object",
-        "a transport plugin is missing beside NVSHMEM's library: install all of NVSHMEM again, or "
-        "put the folder of its plugins on LD_LIBRARY_PATH",
-    ),
-    (
-        r"libmlx5\.so|libibverbs\.so",
-        "the RDMA libraries are missing: install rdma-core (libibverbs1, ibverbs-providers)",
-    ),
-    (
-        r"ibv_reg_mr|mem registration failed|dmabuf|nvidia[-_]peermem",
-        "the NIC can't register GPU memory: load nvidia_peermem, or use the open kernel modules "
-        "with a kernel of 5.12 or newer for DMA-BUF",
-    ),
-    (
-        r"init failed for transport: IBGDA|Unable to initialize any transports|detect topo failed",
-        "no RDMA transport could start: check the driver options for IBGDA, the NICs "
-        "(NVSHMEM_HCA_LIST) and their permissions",
-    ),
-    (
-        r"[Vv]ersion.*(mismatch|not compatible|incompatible)",
-        "the NVSHMEM libraries are of different versions: keep one installation",
-    ),
-    (
-        r"bootstrap.*(failed|error)|socket.*(failed|refused|timed out)",
-        "the ranks did not meet: name an interface that all hosts share in "
-        "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME",
-    ),
-)
-
+# The messages in which NVSHMEM names the handler, in the order in which it tries them.
+_HANDLERS = {"EPL101": "gpu", "EPL102": "cpu-gdrcopy", "EPL103": "cpu-host-memory"}
+# They follow from another error, or stand for none where all peers are near.
+_CONSEQUENCES = ("EPL105", "EPL106")
 
 # Lines of NVSHMEM and its plugins; others belong to the program and are passed on.
 _NVSHMEMS_OWN = re.compile(r"nvshmem|NVSHMEM|GDRCopy|^\s*$|nranks \d+|- (ENTER|DONE)")
@@ -76,10 +37,8 @@ class StartLog:
     @property
     def nic_handler(self) -> str | None:
         """One of "gpu", "cpu-gdrcopy", "cpu-host-memory"; None: the log names none."""
-        for pattern, name in _HANDLERS:
-            if re.search(pattern, self.text):
-                return name
-        return None
+        found = {finding["id"] for finding in self._findings()}
+        return next((name for message, name in _HANDLERS.items() if message in found), None)
 
     @property
     def devices(self) -> list[str]:
@@ -87,12 +46,23 @@ class StartLog:
         return sorted(set(re.findall(r"\bmlx5_\w+", self.text)))
 
     def explain(self) -> str:
-        """Say what went wrong and what to do, from the first line that tells; "" if none does."""
-        for pattern, meaning in _EXPLANATIONS:
-            match = re.search(rf"^.*(?:{pattern}).*$", self.text, re.MULTILINE)
-            if match:
-                return f"{meaning} (NVSHMEM: {match[0].strip()[:200]})"
-        return ""
+        """Say what went wrong and what to do, by the first line that tells; "" if none does."""
+        errors = [finding for finding in self._findings() if finding["severity"] == "error"]
+        if not errors:
+            return ""
+
+        def order(finding: dict[str, Any]) -> tuple[bool, int]:
+            line = int(finding["evidence"][0]["where"].rpartition(":")[2])
+            return finding["id"] in _CONSEQUENCES, line
+
+        first = min(errors, key=order)
+        return (
+            f"{first['title']}. {first['fix']} (NVSHMEM: {first['evidence'][0]['seen'][:200]}; "
+            f"docs/diagnose/logs.md, {first['id']})"
+        )
+
+    def _findings(self) -> list[dict[str, Any]]:
+        return logs.explain(self.text.splitlines(), "log")
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -123,7 +123,11 @@ add(
     "EPL110",
     ERROR,
     "NVSHMEM's device and host libraries are of different versions",
-    ("NVSHMEM device library version does not match with NVSHMEM host library version",),
+    (
+        # 3.8.0 says the two versions too.
+        "NVSHMEM device library version ... does not match with NVSHMEM host library version",
+        "NVSHMEM version in CUmodule or CUlibrary ... does not match with NVSHMEM host library",
+    ),
     "The program ends, or hangs in its first call.",
     "Let the process find one NVSHMEM only: the one it was built with.",
     ("EPD505", "EPD902"),
@@ -272,4 +276,42 @@ add(
     "Without CUDA MPS they take turns of milliseconds.",
     "Start nvidia-cuda-mps-control, or give each rank a GPU of its own.",
     ("EPD703",),
+)
+add(
+    __name__,
+    "EPL124",
+    ERROR,
+    "A transport plugin of NVSHMEM is missing",
+    ("Unable to open the %s transport. nvshmem_transport_",),
+    "NVSHMEM 3.8 does not start without the plugin that it is told to use; earlier ones go on"
+    " without IBGDA.",
+    "Install all of NVSHMEM again: its plugins belong beside its library.",
+    ("EPD504",),
+)
+add(
+    __name__,
+    "EPL125",
+    ERROR,
+    "The RDMA libraries are missing",
+    (
+        "Unable to open the %s transport. libmlx5.so",
+        "Unable to open the %s transport. libibverbs.so",
+        "Unable to dlopen libibverbs",
+    ),
+    "No RDMA transport starts.",
+    "Install rdma-core (libibverbs1, ibverbs-providers), in the container too.",
+    ("EPD506",),
+)
+add(
+    __name__,
+    "EPL126",
+    ERROR,
+    "The ranks did not meet",
+    (
+        "socketStartConnect: Connect to %s failed",
+        "Bootstrap plugin init failed for",
+        "bootstrap_init failed",
+    ),
+    "NVSHMEM does not start.",
+    "Name an interface that all hosts share in NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME.",
 )
