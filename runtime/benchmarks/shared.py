@@ -22,7 +22,7 @@ from ep_runtime import Buffer
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests" / "cuda"
-sys.path.insert(0, str(TESTS))
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 from mps import mps_server  # noqa: E402
 from pool import RankPool  # noqa: E402
