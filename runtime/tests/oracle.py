@@ -100,13 +100,18 @@ def to_e4m3(values: np.ndarray) -> np.ndarray:
 
 
 def power_of_two_at_least(value: float) -> float:
+    if math.isinf(value):
+        return value
     mantissa, exponent = math.frexp(value)
     return math.ldexp(1.0, exponent - 1 if mantissa == 0.5 else exponent)
 
 
 def quantize_group(values: np.ndarray, round_scale: bool) -> tuple[np.ndarray, np.float32]:
-    """FP8 codes [128] and inverse scale of one group of finite values."""
-    amax = np.maximum(np.abs(values).max(), np.float32(1e-4))
+    """FP8 codes [128] and inverse scale of one group of values.
+
+    NaN has no part in the scale. An infinity makes it infinite: its own code is NaN, others zero.
+    """
+    amax = np.maximum(np.fmax.reduce(np.abs(values), initial=0), np.float32(1e-4))
     inverse = amax / np.float32(448)
     if round_scale:
         inverse = np.float32(power_of_two_at_least(float(inverse)))

@@ -264,6 +264,7 @@ class Buffer(HighThroughputCalls):
         backend = self._backend()
         checks.check_modes(async_finish, return_recv_hook)
         checks.check_rows(x)
+        checks.check_device("x", x, backend.tensor_device)
         hidden = x.shape[1]
         layout = self._layout(num_max_dispatch_tokens_per_rank, hidden, num_experts)
         checks.check_dispatch(
@@ -357,6 +358,7 @@ class Buffer(HighThroughputCalls):
         """
         backend = self._backend()
         checks.check_modes(async_finish, return_recv_hook)
+        checks.check_device("x", x, backend.tensor_device)
         src_info, layout_range, max_tokens, hidden, num_experts = checks.unpack_handle(handle)
         layout = self._layout(max_tokens, hidden, num_experts)
         checks.check_combine(
@@ -433,6 +435,8 @@ class Buffer(HighThroughputCalls):
             f"mask_status must be torch.int32 with {self.group_size} elements, got "
             f"{mask_status.dtype} with {mask_status.numel()}.",
         )
+        require(mask_status.is_contiguous(), "mask_status must be contiguous.")
+        checks.check_device("mask_status", mask_status, backend.tensor_device)
         backend.query_mask(mask_status)
 
     def low_latency_clean_mask_buffer(self) -> None:

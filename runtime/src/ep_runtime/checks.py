@@ -146,6 +146,8 @@ def check_combine(
     local, ranks, hidden = layout.local_experts, layout.num_ranks, layout.hidden
     rows = ranks * layout.max_tokens
     check_tensor("x", x, torch.bfloat16, (local, rows, hidden), device)
+    if topk_weights.dim() != 2:
+        raise RuntimeError(f"topk_weights must have 2 dimensions, got {topk_weights.dim()}.")
     tokens = topk_weights.shape[0]
     _check_topk(topk_idx, tokens, layout, device)
     check_tensor("topk_weights", topk_weights, torch.float32, topk_idx.shape, device)
@@ -163,6 +165,21 @@ def check_rows(x: torch.Tensor) -> None:
     """Require the two dimensions that the layout is made from."""
     if x.dim() != 2:
         raise RuntimeError(f"x must have 2 dimensions, got {x.dim()}.")
+
+
+def check_device(name: str, tensor: torch.Tensor, device: torch.device | None) -> None:
+    """Require a tensor where the backend can read it; ``device`` None: on the CPU or any GPU.
+
+    A kernel that is given the address of another device's memory ends the CUDA context.
+    """
+    if tensor.device == device:
+        return
+    if device is not None:
+        raise RuntimeError(
+            f"{name} must be on {device}, which is this buffer's GPU, got {tensor.device}."
+        )
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise RuntimeError(f"{name} must be on the CPU or a GPU, got {tensor.device}.")
 
 
 def unpack_handle(handle: Any) -> tuple[torch.Tensor, torch.Tensor, int, int, int]:

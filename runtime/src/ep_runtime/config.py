@@ -68,7 +68,11 @@ class Config:
         return self.num_sms // 2
 
     def get_nvl_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
-        """``num_nvl_bytes`` for rows of ``hidden_bytes`` among ``num_ranks``."""
+        """``num_nvl_bytes`` for rows of ``hidden_bytes`` among ``num_ranks``.
+
+        Raises RuntimeError for a row or a number of ranks that is not positive.
+        """
+        _check_hint(hidden_bytes, num_ranks)
         counters = (2 * nodes_of(num_ranks) + 3) * 4
         rows = self.num_max_nvl_chunked_recv_tokens * _row_bytes(hidden_bytes)
         per_node = min(num_ranks, RANKS_PER_NODE)
@@ -76,12 +80,18 @@ class Config:
 
     def get_rdma_buffer_size_hint(self, hidden_bytes: int, num_ranks: int) -> int:
         """``num_rdma_bytes``, as above; 0 for ranks of one node."""
+        _check_hint(hidden_bytes, num_ranks)
         if num_ranks <= RANKS_PER_NODE:
             return 0
         require(self.num_sms % 2 == 0, f"num_sms must be even, got {self.num_sms}.")
         counters = (RANKS_PER_NODE * 2 + 2) * 2 * 4
         rows = self.num_max_rdma_chunked_recv_tokens * (_row_bytes(hidden_bytes) + 16) * 2
         return _aligned(self.num_channels * nodes_of(num_ranks) * (counters + rows))
+
+
+def _check_hint(hidden_bytes: int, num_ranks: int) -> None:
+    require(hidden_bytes > 0, f"hidden_bytes must be positive, got {hidden_bytes}.")
+    require(num_ranks > 0, f"num_ranks must be positive, got {num_ranks}.")
 
 
 def _row_bytes(hidden_bytes: int) -> int:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 START_S = 120.0
+TASKS = "faults.scenario"
 
 
 def _serve(rank: int, size: int, port: int, env: dict[str, str], pipe: Connection) -> None:
@@ -28,6 +29,7 @@ def _serve(rank: int, size: int, port: int, env: dict[str, str], pipe: Connectio
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    importlib.import_module(TASKS)  # now, so that no rank comes late to a task
     device = "cpu"
     if torch.cuda.is_available():
         device = f"cuda:{rank % torch.cuda.device_count()}"
@@ -48,11 +50,8 @@ def _serve(rank: int, size: int, port: int, env: dict[str, str], pipe: Connectio
             if task == "meet":
                 pipe.send((True, meet(**arguments)))
                 continue
-            module, function = task.rsplit(".", 1)
-            answer = getattr(importlib.import_module(module), function)(
-                rank, device=device, **arguments
-            )
-            pipe.send((True, answer))
+            call = getattr(importlib.import_module(TASKS), task)
+            pipe.send((True, call(rank, device=device, **arguments)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
     os._exit(0)  # after a fault the groups can't be taken down in order
@@ -101,7 +100,7 @@ class Crew:
             assert good, f"rank {rank}: {answer}"
 
     def tell(self, rank: int, task: str, **arguments: Any) -> None:
-        """Have a rank call ``task``, a function of a module, with its rank and device."""
+        """Have a rank call ``task``, a function of ``TASKS``, with its rank and device."""
         self.pipes[rank].send((task, arguments))
 
     def answer(self, rank: int, deadline: float) -> tuple[bool, Any]:

@@ -59,7 +59,7 @@ def run_round(plan: Plan, env: dict[str, str]) -> Result:
 def _take_part(crew: Crew, plan: Plan, result: Result) -> dict[int, Outcome]:
     """Let all ranks go through the round; adds who gave no answer to the result."""
     for rank in range(plan.size):
-        crew.tell(rank, "faults.scenario.take_part", plan=plan)
+        crew.tell(rank, "take_part", plan=plan)
     # The worst there is: a wait in every step, and a late destroy.
     limit_s = 10 * plan.timeout_s + LINGER_S + 60
     outcomes: dict[int, Outcome] = {}

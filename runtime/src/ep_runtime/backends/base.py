@@ -95,9 +95,12 @@ class Backend(Protocol):
 
     ``masked`` ranks are neither sent to nor waited for. All methods but the operations' phases
     may be collective over the group where said so.
+
+    ``tensor_device`` is where tensors must be, None for the CPU or any GPU.
     """
 
     name: str
+    tensor_device: torch.device | None
 
     def dispatch(self, request: DispatchRequest) -> DispatchOperation:
         """Prepare a dispatch (allocates its outputs; launches nothing)."""

@@ -170,6 +170,7 @@ class DeviceBackend:
 
     def __init__(self, ranks: RankGroup, device: torch.device) -> None:
         self.rank, self.size, self.device = ranks.rank, ranks.size, device
+        self.tensor_device: torch.device | None = device
         self.combine_buffer = CombineBuffer()
 
     def stream(self) -> int:

@@ -46,6 +46,7 @@ class ReferenceBackend:
     """
 
     name = "reference"
+    tensor_device: torch.device | None = None  # GPU tensors are copied
 
     def __init__(
         self,
