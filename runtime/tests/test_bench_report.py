@@ -98,7 +98,8 @@ def test_a_file_in_place_of_a_folder_is_named(tmp_path):
 class TestPage:
     def test_shows_the_distribution_as_pictures(self):
         page = html.render(make_report())
-        assert page.count("<svg") == 5  # three distributions; ranks for wide and narrow screens
+        # Three distributions; ranks for wide and narrow screens; two heat maps.
+        assert page.count("<svg") == 7
         assert "Results are correct" in page
 
     def test_pictures_are_well_formed_and_take_the_colours_of_the_page(self):
@@ -116,7 +117,7 @@ class TestPage:
         outside = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
         assert "http" not in outside
         assert "<script" not in page
-        assert not re.search(r'(src|href)="(?!#)', page)
+        assert not re.search(r'(src|href)="(?!#|data:)', page)
 
     def test_has_dark_phone_and_print_forms(self):
         page = html.render(make_report())

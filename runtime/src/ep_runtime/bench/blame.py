@@ -90,6 +90,7 @@ def blame(
             culprit.excess_us = {name: culprit.excess_us[""]}
             culprit.usual_us = {name: culprit.usual_us[""]}
             _merge(found, culprit)
+    found = _folded(found)
     median = min(waits.median for waits in operations.values())
     blamed = {rank for culprit in found for rank in culprit.ranks + culprit.peers}
     for culprit in _late(hosts, late_us, median):
@@ -109,6 +110,24 @@ def _merge(found: list[Culprit], new: Culprit) -> None:
             found[index] = worse
             return
     found.append(new)
+
+
+def _folded(found: list[Culprit]) -> list[Culprit]:
+    """Join what is about a whole host and its ranks: one cause has several looks.
+
+    A host starved of CPU time sends late and receives late, some of its ranks more than others.
+    """
+    hosts = [culprit for culprit in found if culprit.whole_host and not culprit.peers]
+    for host in hosts:
+        inside = set(host.ranks)
+        parts = [
+            culprit
+            for culprit in found
+            if culprit is not host and (inside >= set(culprit.ranks) or inside & set(culprit.peers))
+        ]
+        host.kind = max((host, *parts), key=lambda culprit: culprit.worst_us).kind
+        found = [culprit for culprit in found if culprit not in parts]
+    return found
 
 
 def _lower_median(values: Array, axis: int | None = None) -> Array:

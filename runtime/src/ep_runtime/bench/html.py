@@ -13,6 +13,7 @@ from ep_runtime.bench import plots, results
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 from ep_runtime.bench.table import microseconds, rate, reference_note
+from ep_runtime.bench.waits import TIMED
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
 _SHORT_TITLES = {**_TITLES, "pair": "Both"}
@@ -80,6 +81,9 @@ def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
         },
         "wide": Markup(plots.by_rank(report, "pair", _WIDE_IN)),
         "narrow": Markup(plots.by_rank(report, "pair", _NARROW_IN)),
+        "heat_maps": {name: Markup(plots.heat_map(report, name)) for name in TIMED}
+        if report["ranks"] > 1
+        else {},
         "slow": results.blamed_ranks(report),
         "shown_ranks": shown_ranks,
         "folded_ranks": folded_ranks,

@@ -29,6 +29,8 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _ACCENT: "accent", _W
 _MOST_BINS = 36
 _LOG_SCALE_FROM = 3.0  # max over median above which a linear axis hides the bulk
 _MAX_NAMED_HOSTS = 12
+_MAX_LINED_HOSTS = 64
+_HEAT_LEVELS = 16
 
 
 def _new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
@@ -156,6 +158,59 @@ def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
     axes.set_xlabel("rank", color=_MUTED, fontsize=10)
     axes.set_ylabel("microseconds", color=_MUTED, fontsize=10)
     return _to_svg(figure, f"by-rank-{operation}-{width_in}")
+
+
+def heat_map(report: Mapping[str, Any], operation: str) -> str:
+    """Draw the waits of every rank (rows) for every other one (columns), as SVG text.
+
+    Few levels of colour on a logarithmic scale, so that a thousand ranks make a picture of less
+    than a megabyte; one pixel a cell, so that it can be enlarged.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - an optional dependency
+    from matplotlib.colors import BoundaryNorm  # noqa: PLC0415
+    from matplotlib.ticker import StrMethodFormatter  # noqa: PLC0415
+
+    waits = np.array(report["waits"][operation], dtype=np.float64)  # null becomes NaN
+    np.fill_diagonal(waits, np.nan)
+    known = waits[np.isfinite(waits)]
+    low, high = np.percentile(known, [1, 100]) if known.size else (1.0, 2.0)
+    low = max(low, high / 1e4, 0.1)
+    bounds = np.geomspace(low, max(high, 2 * low), _HEAT_LEVELS + 1)
+    figure, axes = _new_figure(7.2, 6.2)
+    axes.yaxis.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    picture = axes.imshow(
+        np.ma.masked_invalid(waits),
+        cmap=mpl.colormaps["cividis"].resampled(_HEAT_LEVELS),
+        norm=BoundaryNorm(bounds, _HEAT_LEVELS, extend="neither", clip=True),
+        interpolation="none",
+    )
+    bar = figure.colorbar(picture, ax=axes, shrink=0.8, ticks=bounds[:: _HEAT_LEVELS // 4])
+    bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.3g}"))
+    bar.ax.minorticks_off()
+    bar.ax.tick_params(colors=_MUTED, labelcolor=_MUTED, labelsize=10)
+    bar.set_label("microseconds, logarithmic", color=_MUTED, fontsize=10)
+    bar.outline.set_visible(False)
+    _mark_host_blocks(axes, report["hosts"])
+    axes.set_xlabel("waited for", color=_MUTED, fontsize=10)
+    axes.set_ylabel("waiting", color=_MUTED, fontsize=10)
+    with mpl.rc_context({"image.composite_image": False}):
+        return _to_svg(figure, f"waits-{operation}")
+
+
+def _mark_host_blocks(axes: Axes, hosts: Sequence[Mapping[str, Any]]) -> None:
+    """Draw lines between hosts whose ranks are adjacent, and name hosts while there is room."""
+    firsts = [min(host["ranks"]) for host in hosts]
+    if len(hosts) <= _MAX_LINED_HOSTS:
+        for first in firsts[1:]:
+            axes.axhline(first - 0.5, color=_GRID, linewidth=0.6)
+            axes.axvline(first - 0.5, color=_GRID, linewidth=0.6)
+    step = -(-len(hosts) // _MAX_NAMED_HOSTS)
+    named = range(0, len(hosts), step)
+    middles = [float(np.mean(hosts[index]["ranks"])) for index in named]
+    names = [hosts[index]["name"] for index in named]
+    axes.set_xticks(middles, names, rotation=45, ha="right", rotation_mode="anchor")
+    axes.set_yticks(middles, names)
 
 
 def _mark_hosts(axes: Axes, hosts: Sequence[Mapping[str, Any]], place: Mapping[int, int]) -> None:

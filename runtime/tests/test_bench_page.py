@@ -1,0 +1,98 @@
+"""The report's page in a real browser: it fits, shows its pictures, zooms, and is fast enough."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from bench_reports import make_report
+from ep_runtime.bench import html
+from playwright.sync_api import sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MANY = 1024
+LOAD_MS = 3000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    assert CHROMIUM, "Chromium is missing: apt-get install chromium"
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    reports = {
+        "passed": make_report(ranks=16, per_host=8, slow=(5,)),
+        "failed": make_report(correctness="failed: dispatch content, rank 1, expert 2, row 3: x"),
+        "many": make_report(ranks=MANY, per_host=8, slow=(100,), iters=20),
+    }
+    for name, report in reports.items():
+        (folder / f"{name}.html").write_text(html.render(report))
+    return folder
+
+
+def opened(browser, path, width, scheme="light"):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri())
+    assert requests == [path.as_uri()]  # no network
+    return page
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["passed", "failed", "many"])
+def test_nothing_is_wider_than_the_screen(browser, pages, name, width, scheme):
+    page = opened(browser, pages / f"{name}.html", width, scheme)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    light = sum(int(part) for part in background[4:-1].split(",")) > 384
+    assert light == (scheme == "light")
+    page.close()
+
+
+def test_the_culprit_is_on_the_first_screen_of_a_phone(browser, pages):
+    page = opened(browser, pages / "passed.html", 390)
+    box = page.get_by_text("Rank 5 on node-0").bounding_box()
+    assert box["y"] + box["height"] < 900
+    page.close()
+
+
+def test_the_heat_map_zooms_inside_its_frame(browser, pages):
+    page = opened(browser, pages / "many.html", 390)
+    picture = page.locator(".zoom figure svg").first
+    before = picture.bounding_box()["width"]
+    page.locator("label[for=zoom-dispatch-4]").click()
+    assert picture.bounding_box()["width"] == pytest.approx(4 * before, rel=0.1)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    page.close()
+
+
+def test_a_thousand_ranks_are_small_and_fast(browser, pages):
+    path = pages / "many.html"
+    assert path.stat().st_size < 5_000_000
+    times = []
+    for _attempt in range(3):  # the best of three: the machine may be busy
+        page = opened(browser, path, 1280)
+        times.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
+        page.close()
+    assert min(times) < LOAD_MS
+
+
+def test_every_cell_of_a_thousand_ranks_is_drawn(browser, pages):
+    page = opened(browser, pages / "many.html", 1280)
+    size = page.evaluate(
+        """async () => {
+            const href = document.querySelector(".zoom svg image").getAttribute("xlink:href");
+            const image = new Image(); image.src = href; await image.decode();
+            return [image.naturalWidth, image.naturalHeight];
+        }"""
+    )
+    assert size == [MANY, MANY]
+    page.close()
