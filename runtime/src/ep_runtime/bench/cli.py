@@ -60,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="render a JSON document as table and HTML")
     report.add_argument("--input", type=Path, required=True, help="document to render")
     report.add_argument("--html", type=Path, help="self-contained page to write")
+    report.add_argument("--markdown", type=Path, help="text for a ticket to write")
+    report.add_argument("--junit", type=Path, help="JUnit XML for CI to write")
+    report.add_argument("--prometheus", type=Path, help="text file for monitoring to write")
+    report.add_argument("--baseline", type=Path, help="kept document to compare with")
     _add_model(commands)
     return parser
 
@@ -180,15 +184,24 @@ def _check_folder(option: str, folder: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from ep_runtime.bench import results, table  # noqa: PLC0415 - not needed by a run
+    from ep_runtime.bench import baseline, exports, results, table  # noqa: PLC0415 - as above
     from ep_runtime.bench.html import render  # noqa: PLC0415
 
     report = results.load(arguments.input)
+    if arguments.baseline is not None:
+        report["baseline"] = baseline.compare(report, results.load(arguments.baseline))
     if arguments.html is not None:
         # matplotlib would otherwise leave its font cache in the user's home.
         with TemporaryDirectory(prefix="ep-bench-") as folder:
             os.environ.setdefault("MPLCONFIGDIR", folder)
             results.write(arguments.html, render(report))
+    for path, write in (
+        (arguments.markdown, exports.markdown),
+        (arguments.junit, exports.junit),
+        (arguments.prometheus, exports.prometheus),
+    ):
+        if path is not None:
+            results.write(path, write(report))
     table.show(report)
     if arguments.html is not None:
         print(f"page: {arguments.html}")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ep_runtime.bench import plots, results
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import microseconds, rate, reference_note
+from ep_runtime.bench.table import against_baseline, microseconds, rate, reference_note
 from ep_runtime.bench.waits import TIMED
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
@@ -55,6 +55,7 @@ def render(report: Mapping[str, Any]) -> str:
     environment.filters["us"] = microseconds
     environment.filters["byte_size"] = byte_size
     environment.filters["rate"] = rate
+    environment.filters["against_baseline"] = against_baseline
     passed = report["correctness"] == PASSED
     return environment.get_template("report.html.j2").render(
         report=report,

@@ -36,6 +36,14 @@ def reference_note(report: Mapping[str, Any]) -> str:
     )
 
 
+def against_baseline(change: Mapping[str, Any]) -> str:
+    """Say how an operation compares with the kept run."""
+    return (
+        f"{change['verdict']} against the baseline of {microseconds(change['baseline_us'])} us: "
+        f"{change['ratio']:.3f} times ({change['low']:.3f} to {change['high']:.3f})"
+    )
+
+
 def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     """Print verdict, setting and figures of ``report``."""
     console = console or Console()
@@ -68,6 +76,8 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     for culprit in report["culprits"]:
         console.print(f"[bold yellow]{escape(culprit['what'])}[/]")
         console.print(f"{culprit['evidence']} {culprit['advice']}", markup=False, highlight=False)
+    for name, change in report.get("baseline", {}).items():
+        console.print(f"{name} {against_baseline(change)}", markup=False, highlight=False)
     note = reference_note(report)
     if note:
         console.print(note, style="yellow", markup=False, highlight=False)
