@@ -26,10 +26,6 @@ _STOP = "stop"
 _PREFIX = "run-"
 
 
-class JobError(RuntimeError):
-    """The work directory cannot be used; the text says why."""
-
-
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Write ``content`` so that a reader sees all of it or nothing."""
     fresh = f"{path}.{os.getpid()}.new"
@@ -47,17 +43,6 @@ def read_json(path: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def prepare_workdir(workdir: str) -> None:
-    """Make the work directory, and refuse one that somebody else could have put there."""
-    os.makedirs(workdir, mode=0o755, exist_ok=True)
-    about = os.lstat(workdir)
-    if os.path.islink(workdir) or about.st_uid != os.geteuid():
-        raise JobError(
-            f"ep_benchmark_workdir ({workdir}) is a link or belongs to user {about.st_uid}; "
-            "remove it or choose another one."
-        )
 
 
 class Job:

@@ -118,15 +118,14 @@ state:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_job import (
-    Job,
-    JobError,
-    prepare_workdir,
-)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_job import Job
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_torchrun import (
     Plan,
     failure_to_start,
     supervise,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.own_directory import (
+    make_own_directory,
 )
 
 
@@ -173,9 +172,9 @@ def main() -> None:
     )
     job = Job(given["workdir"], given["run_id"], given["node"])
     try:
-        prepare_workdir(given["workdir"])
+        make_own_directory(given["workdir"], "ep_benchmark_workdir")
         job.create()
-    except (OSError, JobError) as error:
+    except OSError as error:
         module.fail_json(msg=str(error))
     try:
         outcome = supervise(plan, job)

@@ -87,6 +87,9 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.exclusive import exclusive
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.own_directory import (
+    make_own_directory,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_build import (
     build_wheels,
     discard,
@@ -131,6 +134,7 @@ def main() -> None:
     work = os.path.join(given["directory"], given["key"])
     try:
         with exclusive(given["directory"]):
+            make_own_directory(given["directory"], "The build's directory")
             discard(work)
             try:
                 built = [

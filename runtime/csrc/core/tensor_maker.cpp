@@ -3,7 +3,10 @@
 #include <dlfcn.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <limits>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -67,6 +70,25 @@ std::optional<TorchFunctions> find_functions(const Libraries& libraries) {
 
 using Spec = std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::string, int64_t>;
 
+// Refuses what would be read or computed out of range here; the rest is for torch to refuse.
+void check_spec(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                int64_t storage_factor) {
+  const auto negative = [](int64_t number) { return number < 0; };
+  if (sizes.empty() || sizes.size() != strides.size()) {
+    throw std::invalid_argument("a tensor needs a stride for each of one or more sizes, got " +
+                                std::to_string(sizes.size()) + " sizes and " +
+                                std::to_string(strides.size()) + " strides.");
+  }
+  if (std::any_of(sizes.begin(), sizes.end(), negative) ||
+      std::any_of(strides.begin(), strides.end(), negative)) {
+    throw std::invalid_argument("sizes and strides must not be negative.");
+  }
+  if (storage_factor < 1 || sizes[0] > std::numeric_limits<int64_t>::max() / storage_factor) {
+    throw std::invalid_argument("storage_factor must be positive and sizes[0] times it fit, got " +
+                                std::to_string(storage_factor) + ".");
+  }
+}
+
 // None where this torch lacks what is needed.
 std::optional<TensorMaker> open_maker(const std::vector<std::string>& paths, int device_index,
                                       const std::vector<Spec>& given) {
@@ -75,6 +97,7 @@ std::optional<TensorMaker> open_maker(const std::vector<std::string>& paths, int
   if (!torch) return std::nullopt;
   std::vector<TensorSpec> specs;
   for (const auto& [sizes, strides, dtype, storage_factor] : given) {
+    check_spec(sizes, strides, storage_factor);
     int32_t (*code)() = nullptr;
     if (!libraries.find(("aoti_torch_dtype_" + dtype).c_str(), code)) return std::nullopt;
     specs.push_back({sizes, strides, code(), storage_factor});

@@ -1,8 +1,8 @@
 """Hands each rank's memory descriptor to the other ranks of its host.
 
 File descriptors cross processes only over a Unix socket. Each rank serves its own from a
-directory that only its user may enter, and a peer must show the token that went through the
-process group.
+directory that only its user may enter, to processes of that user as the kernel names them, and a
+peer must show the token that went through the process group.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TOKEN_BYTES = 16
 _TIMEOUT_S = 60.0
+_CREDENTIALS = struct.Struct("iII")  # struct ucred: process, user, group
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+def _require_own_user(connection: socket.socket) -> None:
+    """Raise PermissionError unless the process at the other end is this process's user's."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(credentials)
+    if user != os.geteuid():
+        raise PermissionError(f"the process at the other end belongs to user {user}")
+
+
 def _serve(listener: socket.socket, token: bytes, descriptor: int, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
@@ -61,7 +70,9 @@ def _serve(listener: socket.socket, token: bytes, descriptor: int, stop: threadi
         with connection:
             connection.settimeout(_TIMEOUT_S)
             try:
-                if _receive_exactly(connection, _TOKEN_BYTES) == token:
+                _require_own_user(connection)
+                given = _receive_exactly(connection, _TOKEN_BYTES)
+                if secrets.compare_digest(given, token):
                     socket.send_fds(connection, [b"ok"], [descriptor])
             except OSError:
                 continue  # this visitor went away; the others still come
@@ -102,6 +113,7 @@ def fetch(door: Door, use: Callable[[int], None]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(door.path)
+        _require_own_user(connection)
         connection.sendall(door.token)
         _, descriptors, _, _ = socket.recv_fds(connection, struct.calcsize("2s"), 1)
     if len(descriptors) != 1:
