@@ -80,7 +80,7 @@ def main() -> int:
     about = (
         f"{len(results)} rounds on {date.today()}, 3 ranks, waits of {given.timeout:g} s, "
         f"`scripts/reliability --backend {given.backend} --rounds {given.rounds} "
-        f"--seed {given.seed}`."
+        f"--seed {given.seed} --timeout {given.timeout:g}`."
     )
     text = table.section(results, about)
     print(text)
