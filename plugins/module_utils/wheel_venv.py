@@ -61,6 +61,8 @@ for text in wanted["requirements"]:
 print(json.dumps(problems))
 """
 
+_ASK_BUILD_INFO = "import ep_runtime, json; print(json.dumps(ep_runtime.build_info()))"
+
 
 class VenvError(RuntimeError):
     """A command on the host failed; the message says which, and with what output."""
@@ -156,6 +158,14 @@ def unmet_requirements(python: str, requirements: list[str], extras: list[str]) 
     question = json.dumps({"requirements": requirements, "extras": extras})
     problems: list[str] = json.loads(run([python, "-I", "-c", _ASK_REQUIREMENTS], stdin=question))
     return problems
+
+
+def build_info(python: str, drop_in: bool) -> dict[str, Any]:
+    """Import the runtime, and with ``drop_in`` its ``deep_ep``, as a program would."""
+    if drop_in:
+        run([python, "-I", "-c", "import deep_ep"])
+    answer: dict[str, Any] = json.loads(run([python, "-I", "-c", _ASK_BUILD_INFO]))
+    return answer
 
 
 def torn_distributions(site_packages: str) -> list[str]:

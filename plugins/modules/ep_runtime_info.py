@@ -71,6 +71,12 @@ cuda:
       for, or null where it is not there.
   returned: success
   type: dict
+build_info:
+  description:
+    - What the installed runtime says of its build, imported with an installed C(deep_ep).
+    - None when it is missing or can't be imported.
+  returned: success
+  type: dict
 missing_tools:
   description: What a build still needs, out of C(python), C(venv), C(headers), C(compiler).
   returned: success
@@ -96,9 +102,11 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.hos
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     VenvError,
+    build_info,
     inspect_python,
     inspect_venv,
     run,
+    venv_python,
 )
 
 TYPE_CHECKING = False
@@ -139,6 +147,16 @@ def cuda_facts(nvshmem_prefix: str) -> dict[str, Any]:
     }
 
 
+def working_runtime(venv: str, state: dict[str, Any]) -> dict[str, Any] | None:
+    """What the runtime in ``venv`` says of itself; None when it is missing or does not work."""
+    if state["installed"] is None:
+        return None
+    try:
+        return build_info(venv_python(venv), state["drop_in"] is not None)
+    except VenvError:
+        return None
+
+
 def main() -> None:
     module = AnsibleModule(
         argument_spec={
@@ -166,6 +184,7 @@ def main() -> None:
         changed=False,
         python=python,
         venv=venv,
+        build_info=working_runtime(given["venv"], venv),
         cuda=cuda_facts(given["nvshmem"]),
         missing_tools=missing,
         root=os.geteuid() == 0,

@@ -118,7 +118,6 @@ build_info:
 """
 
 import contextlib
-import json
 import os
 import shutil
 import tempfile
@@ -136,6 +135,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv
     DROP_IN,
     MARKER,
     VenvError,
+    build_info,
     discard_pip,
     inspect_environment,
     inspect_venv,
@@ -153,7 +153,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PIP_TIMEOUT_S = 3600
-_ASK_BUILD_INFO = "import ep_runtime, json; print(json.dumps(ep_runtime.build_info()))"
 _ASK_OTHERS = "\nimport sys\nprint(refusal(sys.path) or '')"
 OURS = (DISTRIBUTION, DROP_IN)
 
@@ -257,11 +256,7 @@ class Installation:
                 raise VenvError(reason)
 
     def build_info(self) -> dict[str, Any]:
-        """Import the runtime, and deep_ep, as a program would."""
-        if self.given["drop_in"]:
-            run([self.python, "-I", "-c", "import deep_ep"])
-        answer: dict[str, Any] = json.loads(run([self.python, "-I", "-c", _ASK_BUILD_INFO]))
-        return answer
+        return build_info(self.python, self.given["drop_in"])
 
     def note(self, state: dict[str, Any]) -> None:
         noted = {

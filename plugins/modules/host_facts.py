@@ -101,6 +101,7 @@ ansible_facts:
           description:
             - One entry per image with C(kernel), C(path), C(tool), C(state) and C(evidence).
             - The state is C(not_needed), C(current), C(stale) or C(unknown).
+            - C(options) is the state that it has with O(require_options).
           returned: always
           type: list
           elements: dict
@@ -119,6 +120,12 @@ ansible_facts:
           returned: always
           type: list
           elements: dict
+        nvshmem_current:
+          description:
+            - C(version) that the role's link names and the text of its C(environment) file below
+              C(prefix); null where they are missing, or the file is not root's alone to write.
+          returned: always
+          type: dict
         nvshmem_loaded:
           description:
             - C(path) of the NVSHMEM library that a process of the runtime's environment loads, and

@@ -28,6 +28,13 @@ def test_options_of_ours_that_were_taken_back_are_stale_without_the_module_too(t
     assert "NVreg_EnableStreamMemOPs, NVreg_RegistryDwords is left over" in evidence
 
 
+def test_facts_tell_both_whether_options_are_required_or_not(tmp_path):
+    for inside, options in ((None, "stale"), (OUR_LINE, "current")):
+        host = write(tmp_path, {**kernel(), IMAGE: image(False, inside), OUR_FILE: OUR_LINE})
+        (entry,) = initramfs.facts(host, "nvidia", False)
+        assert (entry["state"], entry["options"]) == ("not_needed", options)
+
+
 def test_an_image_with_module_and_options_is_current(tmp_path):
     found, evidence = state(tmp_path, image(True, OUR_LINE))
     assert found == "current"

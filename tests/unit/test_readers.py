@@ -131,6 +131,21 @@ def wheel(prefix: str, version: str, patch: int, major: int = 13) -> dict[str, s
     }
 
 
+def test_what_the_nvshmem_role_keeps_beside_the_copies(tmp_path):
+    prefix = "/opt/epfleet/nvshmem"
+    host = HostRoot(str(tmp_path))
+    assert nvshmem.current(host, prefix) == {"prefix": prefix, "version": None, "environment": None}
+    write(tmp_path, {f"{prefix[1:]}/nvshmem.env": "A=1\n"})
+    file = tmp_path / prefix[1:] / "nvshmem.env"
+    (file.parent / "current").symlink_to("3.4.5")
+    file.chmod(0o644)
+    found = nvshmem.current(host, prefix)
+    assert found["version"] == "3.4.5"
+    assert found["environment"] == ("A=1\n" if file.stat().st_uid == 0 else None)
+    file.chmod(0o666)
+    assert nvshmem.current(host, prefix)["environment"] is None
+
+
 def test_nvshmem_copies(tmp_path):
     host = write(
         tmp_path,

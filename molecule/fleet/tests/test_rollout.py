@@ -50,6 +50,13 @@ def test_last_rollout_changed_nothing(runs):
     assert runs[-1]["changes"] == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_last_rollout_reached_each_host_with_few_tasks(runs, name):
+    """All roles but the benchmark, with nothing to change."""
+    reached = [task for host, task in runs[-1]["reached"] if host == name]
+    assert 0 < len(reached) <= 12, reached
+
+
 def test_report_covers_the_fleet(report):
     assert report["schema_version"] == 2
     assert report["backend"] == "reference"

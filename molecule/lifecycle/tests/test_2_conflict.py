@@ -67,7 +67,8 @@ def test_check_mode_told_it(host, planned, taken):
     assert sorted(planned.changes) == sorted(taken.changes)
 
 
-def test_and_then_nothing_changes(taken):
-    again = Run("site", **TAKE_OVER)
+@pytest.mark.parametrize("arguments", [["--check"], []])
+def test_and_then_nothing_changes(taken, arguments):
+    again = Run("site", *arguments, **TAKE_OVER)
     assert again.status == 0, again.output[-3000:]
     assert again.changes == []

@@ -94,6 +94,7 @@ def _gather(
         "gdrdrv": gdrcopy.facts(host),
         "libraries": libraries.facts(host),
         "nvshmem": nvshmem.copies(host, nvshmem_prefix, venv),
+        "nvshmem_current": nvshmem.current(host, nvshmem_prefix),
         "nvshmem_loaded": nvshmem.loaded(host, runtime["site"]),
         "cuda": cuda.facts(host, version),
         "runtime": runtime,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import modprobe
 from .archive import (
@@ -21,6 +21,7 @@ from .archive import (
 from .procfs import kernels
 
 if TYPE_CHECKING:
+    from .archive import Image
     from .root import HostRoot
 
 NOT_NEEDED, CURRENT, STALE, UNKNOWN = "not_needed", "current", "stale", "unknown"
@@ -68,7 +69,10 @@ def images(host: HostRoot) -> list[tuple[str, str]]:
 def facts(
     host: HostRoot, module: str, require_options: bool, planned: dict[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """One entry per image; see ``state`` for the meaning of its state, ``wanted`` for planned."""
+    """One entry per image; see ``state`` for the meaning of its state, ``wanted`` for planned.
+
+    ``options`` is the state that the image has where ``require_options`` asks for them.
+    """
     builder = tool(host)
     entries: List[Dict[str, Any]] = []
     asked = wanted(host, module, planned)
@@ -76,9 +80,9 @@ def facts(
     # Most of the time is the decompressors', and they are other processes.
     with ThreadPoolExecutor(max_workers=4) as pool:
         results = pool.map(
-            lambda item: state(host.path(item[1]), asked, module, require_options), found
+            lambda item: _states(host.path(item[1]), asked, module, (require_options, True)), found
         )
-    for (kernel, path), result in zip(found, results):
+    for (kernel, path), (result, required) in zip(found, results):
         entries.append(
             {
                 "kernel": kernel,
@@ -86,6 +90,7 @@ def facts(
                 "tool": builder,
                 "state": result.state,
                 "evidence": result.evidence,
+                "options": required.state,
             }
         )
     return entries
@@ -111,10 +116,21 @@ def state(path: str, asked: Dict[str, str], module: str, require_options: bool) 
     options agree / do not; stale also, when only our own file's options were taken back since.
     unknown: the image cannot be read.
     """
+    return _states(path, asked, module, (require_options,))[0]
+
+
+def _states(
+    path: str, asked: Dict[str, str], module: str, required: Tuple[bool, ...]
+) -> List[ImageState]:
+    """The state of the image, read once, for each answer to whether its options are required."""
     try:
         image = read_image(path, _is_config)
     except ArchiveError as error:
-        return ImageState(UNKNOWN, str(error))
+        return [ImageState(UNKNOWN, str(error))] * len(required)
+    return [_judge(image, asked, module, require) for require in required]
+
+
+def _judge(image: Image, asked: Dict[str, str], module: str, require_options: bool) -> ImageState:
     member = module_names(image.names, module)
     files = modprobe.order_archive(image.kept, image.links)
     config = modprobe.module_config(files, module)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
@@ -46,6 +47,25 @@ def copies(host: HostRoot, prefix: str, venv: str = "/opt/epfleet/venv") -> list
             if copy is not None:
                 found.append(copy)
     return found
+
+
+def current(host: HostRoot, prefix: str) -> dict[str, Any]:
+    """What the nvshmem role keeps beside the copies under ``prefix``.
+
+    ``version`` is where the link ``current`` points, ``environment`` the text of ``nvshmem.env``:
+    None where it is missing, or is not root's alone to write.
+    """
+    link, file = f"{prefix.rstrip('/')}/current", f"{prefix.rstrip('/')}/nvshmem.env"
+    version = None
+    if os.path.islink(host.path(link)):
+        version = os.readlink(host.path(link))
+    status = host.stat(file)
+    ours = status is not None and (status.st_uid, status.st_mode & 0o7777) == (0, 0o644)
+    return {
+        "prefix": prefix,
+        "version": version,
+        "environment": host.text(file) if ours else None,
+    }
 
 
 def read_copy(host: HostRoot, path: str) -> dict[str, Any] | None:
