@@ -27,6 +27,9 @@ _MAX_SHOWN_RANKS = 64
 _MAX_SHOWN_HOSTS = 24
 _SLOWEST_SHOWN = 16
 
+# Above this many ranks a cell is less than a pixel of a phone.
+_MOST_RANKS_AT_ONCE = 192
+
 _WIDE_IN = 10.4
 _NARROW_IN = 4.4
 
@@ -82,15 +85,22 @@ def _figures(report: Mapping[str, Any]) -> dict[str, Any]:
         },
         "wide": Markup(plots.by_rank(report, "pair", _WIDE_IN)),
         "narrow": Markup(plots.by_rank(report, "pair", _NARROW_IN)),
-        "heat_maps": {name: Markup(plots.heat_map(report, name)) for name in TIMED}
-        if report["ranks"] > 1
-        else {},
+        "heat_maps": {name: _heat_maps(report, name) for name in TIMED if report["ranks"] > 1},
         "slow": results.blamed_ranks(report),
         "shown_ranks": shown_ranks,
         "folded_ranks": folded_ranks,
         "shown_hosts": shown_hosts,
         "folded_hosts": folded_hosts,
     }
+
+
+def _heat_maps(report: Mapping[str, Any], operation: str) -> list[tuple[str, str, Markup]]:
+    """Give (button, class, picture) of each way to look at the waits; first what is shown first."""
+    full = Markup(plots.heat_map(report, operation))
+    if report["ranks"] <= _MOST_RANKS_AT_ONCE:
+        return [("1×", "by1", full), ("2×", "by2", full), ("4×", "by4", full)]
+    hosts = Markup(plots.heat_map(report, operation, by_host=True))
+    return [("hosts", "by1", hosts), ("ranks 4×", "by4", full), ("ranks 8×", "by8", full)]
 
 
 _Rows = Sequence[Mapping[str, Any]]

@@ -18,6 +18,7 @@ from ep_runtime.bench.results import ReportError, blamed_ranks
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 _INK = "#0a0b01"
 _MUTED = "#0a0b02"
@@ -160,8 +161,11 @@ def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
     return _to_svg(figure, f"by-rank-{operation}-{width_in}")
 
 
-def heat_map(report: Mapping[str, Any], operation: str) -> str:
+def heat_map(report: Mapping[str, Any], operation: str, by_host: bool = False) -> str:
     """Draw the waits of every rank (rows) for every other one (columns), as SVG text.
+
+    ``by_host``: one cell for two hosts, with the longest wait between any of their ranks. Where
+    ranks are more than pixels a picture of them all would lose the one that matters.
 
     Few levels of colour on a logarithmic scale, so that a thousand ranks make a picture of less
     than a megabyte; one pixel a cell, so that it can be enlarged.
@@ -172,6 +176,10 @@ def heat_map(report: Mapping[str, Any], operation: str) -> str:
 
     waits = np.array(report["waits"][operation], dtype=np.float64)  # null becomes NaN
     np.fill_diagonal(waits, np.nan)
+    hosts = report["hosts"]
+    if by_host:
+        waits = _longest_by_host(waits, hosts)
+        hosts = [{"name": host["name"], "ranks": [index]} for index, host in enumerate(hosts)]
     known = waits[np.isfinite(waits)]
     low, high = np.percentile(known, [1, 100]) if known.size else (1.0, 2.0)
     low = max(low, high / 1e4, 0.1)
@@ -191,11 +199,21 @@ def heat_map(report: Mapping[str, Any], operation: str) -> str:
     bar.ax.tick_params(colors=_MUTED, labelcolor=_MUTED, labelsize=10)
     bar.set_label("microseconds, logarithmic", color=_MUTED, fontsize=10)
     bar.outline.set_visible(False)
-    _mark_host_blocks(axes, report["hosts"])
+    _mark_host_blocks(axes, hosts)
     axes.set_xlabel("waited for", color=_MUTED, fontsize=10)
     axes.set_ylabel("waiting", color=_MUTED, fontsize=10)
     with mpl.rc_context({"image.composite_image": False}):
-        return _to_svg(figure, f"waits-{operation}")
+        return _to_svg(figure, f"waits-{operation}-{by_host}")
+
+
+def _longest_by_host(
+    waits: NDArray[np.float64], hosts: Sequence[Mapping[str, Any]]
+) -> NDArray[np.float64]:
+    """Give the longest wait between any two ranks of two hosts, [hosts, hosts]."""
+    known = np.nan_to_num(waits, nan=-1.0)
+    rows = np.array([known[host["ranks"]].max(axis=0) for host in hosts])
+    longest = np.array([rows[:, host["ranks"]].max(axis=1) for host in hosts]).T
+    return np.where(longest >= 0, longest, np.nan)
 
 
 def _mark_host_blocks(axes: Axes, hosts: Sequence[Mapping[str, Any]]) -> None:
