@@ -37,6 +37,7 @@ from ep_runtime.bench.waits import (
     TIMED,
     WaitCounts,
     WaitFigures,
+    WaitScale,
     device_scale,
     reference_scale,
 )
@@ -185,7 +186,7 @@ class _Run:
         p = self.parameters
         for routing in (HOLES, FULL):
             self.deadline.phase = f"correctness check ({routing} routing)"
-            mismatch, outputs = self._check(buffer, routing)
+            mismatch, outputs, _ = self._check(buffer, routing)
             if mismatch:
                 return self._finish(buffer, f"failed: {mismatch}")
         self.deadline.phase = "timing"
@@ -206,18 +207,16 @@ class _Run:
                 advance,
             )
         self.deadline.phase = "correctness check after timing"
-        mismatch, _ = self._check(buffer, FULL)
+        mismatch, _, received = self._check(buffer, FULL)
         if mismatch:
             return self._finish(buffer, f"failed: after timing, {mismatch}")
-        return self._finish(buffer, results.PASSED, self._timing(samples, counts))
+        scale = self._wait_scale(buffer, received, inputs.topk_idx)
+        return self._finish(buffer, results.PASSED, _timing(samples, counts, scale))
 
-    def _timing(self, samples: Samples, counts: WaitCounts) -> results.Timing:
-        times = samples.as_dict()
-        waits = {}
-        for name in TIMED:
-            measured = self.scale.microseconds(name, getattr(counts, name))
-            waits[name] = WaitFigures.of(measured, times[name])
-        return results.Timing(times, samples.barrier, waits)
+    def _wait_scale(self, buffer: Buffer, received: Received, topk_idx: torch.Tensor) -> WaitScale:
+        if buffer.transport_report()["backend"] == "reference":
+            return reference_scale(self.world.size)
+        return device_scale(received, topk_idx, self.world.size, self.device)
 
     def _barrier(self) -> None:
         dist.barrier(group=self.group)
@@ -262,8 +261,10 @@ class _Run:
         )
         return combined
 
-    def _check(self, buffer: Buffer, routing: str) -> tuple[Mismatch | None, torch.Tensor]:
-        """Find the first mismatch of all ranks, and give this rank's expert outputs."""
+    def _check(
+        self, buffer: Buffer, routing: str
+    ) -> tuple[Mismatch | None, torch.Tensor, Received]:
+        """Give the first mismatch of all ranks, this rank's expert outputs, what it received."""
         p, rank, size = self.parameters, self.world.rank, self.world.size
 
         @lru_cache(maxsize=_CACHED_INPUTS)
@@ -277,14 +278,10 @@ class _Run:
         received = Received(x, scales, count, handle[0], handle[1])
         mismatch = self._first(check_dispatch(received, p, rank, size, inputs_of))
         if mismatch:
-            return mismatch, x
-        if buffer.transport_report()["backend"] == "reference":
-            self.scale = reference_scale(size)
-        else:
-            self.scale = device_scale(received, inputs.topk_idx, size, self.device)
+            return mismatch, x, received
         outputs = make_expert_outputs(received, p, rank, size, inputs_of).to(self.device)
         combined = self._combine(buffer, inputs, outputs, dispatched)
-        return self._first(check_combine(combined, inputs_of(rank), rank)), outputs
+        return self._first(check_combine(combined, inputs_of(rank), rank)), outputs, received
 
     def _first(self, mismatch: Mismatch | None) -> Mismatch | None:
         """Agree on the mismatch of the lowest rank that has one, so that all stop alike."""
@@ -334,6 +331,15 @@ class _Run:
         # Nobody leaves before the results are written: a launcher may end all at the first exit.
         self._barrier()
         return EXIT_PASSED if passed else EXIT_MISMATCH
+
+
+def _timing(samples: Samples, counts: WaitCounts, scale: WaitScale) -> results.Timing:
+    times = samples.as_dict()
+    waits = {}
+    for name in TIMED:
+        measured = scale.microseconds(name, getattr(counts, name))
+        waits[name] = WaitFigures.of(measured, times[name])
+    return results.Timing(times, samples.barrier, waits)
 
 
 def _paths(transport: Mapping[str, Any]) -> str:
