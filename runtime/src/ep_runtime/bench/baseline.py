@@ -57,15 +57,9 @@ def compare(report: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, dic
 
 
 def _require_alike(report: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-    if PASSED not in (report["correctness"], kept["correctness"]) or (
-        report["correctness"] != kept["correctness"]
-    ):
+    if not report["correctness"] == kept["correctness"] == PASSED:
         raise ReportError("only runs with right results can be compared with a baseline.")
-    facts = {
-        "ranks": (report["ranks"], kept["ranks"]),
-        "backend": (report["backend"], kept["backend"]),
-    }
-    facts["device"] = report["device"], kept["device"]
+    facts = {name: (report[name], kept[name]) for name in ("ranks", "backend", "device")}
     for name, value in report["parameters"].items():
         if name not in _MAY_DIFFER:
             facts[name] = value, kept["parameters"].get(name)

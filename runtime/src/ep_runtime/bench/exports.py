@@ -10,7 +10,13 @@ from typing import Any
 from ep_runtime.bench.baseline import SLOWER
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import against_baseline, microseconds, rate, reference_note
+from ep_runtime.bench.table import (
+    NOBODY_SLOW,
+    against_baseline,
+    microseconds,
+    rate,
+    reference_note,
+)
 
 _QUANTILES = {"0.5": "p50_us", "0.95": "p95_us", "0.99": "p99_us"}
 
@@ -42,7 +48,7 @@ def markdown(report: Report) -> str:
         for culprit in report["culprits"]:
             lines.append(f"- **{culprit['what']}** {culprit['evidence']} {culprit['advice']}")
         if not report["culprits"]:
-            lines.append("No host, rank or link stood out as slow.")
+            lines.append(NOBODY_SLOW)
         lines += ["", "| operation | p50, us | p95 | p99 | GB/s |", "|---|---|---|---|---|"]
         for name in OPERATIONS:
             figures = report[name]

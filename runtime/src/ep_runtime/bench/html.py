@@ -12,7 +12,13 @@ from markupsafe import Markup
 from ep_runtime.bench import plots, results
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
-from ep_runtime.bench.table import against_baseline, microseconds, rate, reference_note
+from ep_runtime.bench.table import (
+    NOBODY_SLOW,
+    against_baseline,
+    microseconds,
+    rate,
+    reference_note,
+)
 from ep_runtime.bench.waits import TIMED
 
 _TITLES = {"dispatch": "Dispatch", "combine": "Combine", "pair": "Dispatch + combine"}
@@ -65,6 +71,7 @@ def render(report: Mapping[str, Any]) -> str:
         passed=passed,
         failure=report["correctness"].removeprefix("failed: "),
         reference_note=reference_note(report),
+        nobody_slow=NOBODY_SLOW,
         operations=OPERATIONS,
         titles=_TITLES,
         short=_SHORT_TITLES,

@@ -12,6 +12,8 @@ from rich.table import Table
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 
+NOBODY_SLOW = "No host, rank or link stood out as slow."
+
 
 def microseconds(value: float) -> str:
     """Format a time with as many digits as can matter."""
@@ -72,7 +74,7 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
         table.add_row(label, *times, rate(figures["logical_gbps"]))
     console.print(table)
     if not report["culprits"]:
-        console.print("No host, rank or link stood out as slow.")
+        console.print(NOBODY_SLOW)
     for culprit in report["culprits"]:
         console.print(f"[bold yellow]{escape(culprit['what'])}[/]")
         console.print(f"{culprit['evidence']} {culprit['advice']}", markup=False, highlight=False)
