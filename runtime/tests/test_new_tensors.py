@@ -75,4 +75,3 @@ def test_a_torch_without_the_functions_is_served_in_python(monkeypatch: pytest.M
     assert [described(tensor) for tensor in made] == [
         described(tensor) for tensor in make_in_python(CPU, specs)
     ]
-    tensor_maker.cache_clear()

@@ -6,7 +6,6 @@ undefined, as with ``torch.empty``.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,11 +39,13 @@ class TensorSpec(NamedTuple):
         return cls(shape, tuple(strides), dtype, storage_factor)
 
 
-@lru_cache(maxsize=256)
 def tensor_maker(
     device: torch.device, specs: tuple[TensorSpec, ...]
 ) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Give a function that makes one new tensor for each of ``specs`` on ``device``."""
+    """Give a function that makes one new tensor for each of ``specs`` on ``device``.
+
+    Looking torch's functions up takes longer than a call of it: to be kept.
+    """
     compiled = _core.open_tensor_maker(
         _libraries(),
         -1 if device.type == "cpu" else device.index,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ep_runtime.errors import EPError
+from ep_runtime.gather import PHASE
 
 if TYPE_CHECKING:
     from ep_runtime.group import RankGroup
@@ -21,5 +22,5 @@ def raise_together(ranks: RankGroup, could_not: str, problem: str | None) -> Non
                 f"rank {rank} could not {could_not}: {text}",
                 rank=ranks.rank,
                 peer=rank,
-                phase="create",
+                phase=PHASE,
             )

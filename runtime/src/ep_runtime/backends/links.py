@@ -13,11 +13,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from ep_runtime.errors import EPPeerLostError, EPTimeoutError
+from ep_runtime.gather import PHASE
 
 if TYPE_CHECKING:
     import torch
-
-_CONNECT = "create"
 
 
 class Link:
@@ -65,13 +64,13 @@ def connect(store: Store, name: str, rank: int, size: int) -> dict[int, Link]:
                 raise EPTimeoutError(
                     rank=rank,
                     peer=peer,
-                    phase=_CONNECT,
+                    phase=PHASE,
                     waited_us=int(timeout.total_seconds() * 1e6),
                 ) from error
             raise EPPeerLostError(
-                f"rank {rank}: {_CONNECT} could not connect to rank {peer}: {error}",
+                f"rank {rank}: {PHASE} could not connect to rank {peer}: {error}",
                 rank=rank,
                 peer=peer,
-                phase=_CONNECT,
+                phase=PHASE,
             ) from error
     return links

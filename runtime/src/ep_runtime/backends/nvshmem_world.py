@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ep_runtime.backends import nvshmem_library, nvshmem_log
 from ep_runtime.backends.agreement import raise_together
 from ep_runtime.errors import EPError
+from ep_runtime.gather import PHASE
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,7 @@ def enter(ranks: RankGroup, device: torch.device, cuda_major: int) -> World:
             "than this group: make all buffers over the same ranks.",
             rank=ranks.rank,
             peer=strange,
-            phase="create",
+            phase=PHASE,
         )
     assert _world is not None
     return _world
