@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import statistics
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from contender import Case, Contender, copy_rate, measure
+from contender import Case, Contender, copy_rate, measure, shown, spread
 from ep_runtime import Buffer
 from rich.console import Console
 from rich.table import Table
@@ -42,14 +41,7 @@ def compare(case: Case, classes: dict[str, Any], max_tokens: int, rounds: int) -
     for contender in contenders:
         contender.buffer.destroy()
     figures = {
-        name: {
-            key: {
-                "median": statistics.median(values),
-                "min": min(values),
-                "max": max(values),
-            }
-            for key, values in found.items()
-        }
+        name: {key: spread(values) for key, values in found.items()}
         for name, found in samples.items()
     }
     return {"case": asdict(case), "symmetric_bytes": sizes, "figures": figures}
@@ -67,7 +59,7 @@ def show(results: list[dict[str, Any]]) -> None:
         for key in result["figures"][names[0]]:
             values = [result["figures"][name][key] for name in names]
             ratio = f"{values[0]['median'] / values[1]['median']:.2f}" if len(values) > 1 else ""
-            texts = [f"{v['median']:.1f} ({v['min']:.1f}-{v['max']:.1f})" for v in values]
+            texts = [shown(value) for value in values]
             table.add_row(str(case["tokens"]), str(case["experts"]), key, *texts, ratio)
     Console(width=120).print(table)
 

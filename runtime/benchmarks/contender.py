@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PER_GRAPH = 20
 
@@ -138,14 +138,19 @@ def graph_time(call: Callable[[], Any], replays: int = 10) -> float:
         for _ in range(PER_GRAPH):
             call()
     graph.replay()
+    return _device_time(graph.replay, replays) / PER_GRAPH
+
+
+def _device_time(call: Callable[[], Any], calls: int) -> float:
+    """Median device time in us of one call that is waited for, by events around it."""
     times = []
-    for _ in range(replays):
+    for _ in range(calls):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        call()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / PER_GRAPH)
+        times.append(begin.elapsed_time(end) * 1e3)
     return statistics.median(times)
 
 
@@ -200,12 +205,24 @@ def copy_rate() -> float:
     """GB/s of a 1 GiB device copy, bytes read and written."""
     source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    times = []
-    for _ in range(10):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3)
-    return 2 * source.numel() / statistics.median(times) / 1e9
+    return 2 * source.numel() / _device_time(lambda: target.copy_(source), 10) / 1e3
+
+
+def together(calls: dict[str, Callable[[], Any]], kind: str) -> dict[str, float]:
+    """Time each call as ``kind``, graph or eager, by all ranks at once; in us, by name and kind."""
+    take = {"graph": graph_time, "eager": eager_time}[kind]
+    figures = {}
+    for name, call in calls.items():
+        dist.barrier()
+        figures[f"{name}_{kind}_us"] = take(call)
+    return figures
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Sum up repeated figures."""
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def shown(figure: dict[str, float]) -> str:
+    """Write a ``spread`` for a table."""
+    return f"{figure['median']:.1f} ({figure['min']:.1f}-{figure['max']:.1f})"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from contender import eager_time, graph_time
+from contender import together
 
 if TYPE_CHECKING:
     from contender import Contender
@@ -58,10 +58,5 @@ class AllToAll:
 
     def measure(self) -> dict[str, float]:
         """Take the times in us, by the names of the contenders' figures."""
-        figures = {}
-        for name in ("dispatch", "combine", "pair"):
-            dist.barrier()
-            figures[f"{name}_graph_us"] = graph_time(getattr(self, name))
-        dist.barrier()
-        figures["pair_eager_us"] = eager_time(self.pair)
-        return figures
+        graphed = {"dispatch": self.dispatch, "combine": self.combine, "pair": self.pair}
+        return {**together(graphed, "graph"), **together({"pair": self.pair}, "eager")}

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,12 +27,16 @@ from xml.etree import ElementTree
 
 import torch
 import torch.distributed as dist
-from contender import Case, Contender, eager_time, graph_time, hooked
+from contender import Case, Contender, hooked, shown, spread, together
 from ep_runtime import Buffer, build_info
 from exchange import AllToAll
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "runtime" / "tests" / "cuda"
+sys.path.insert(0, str(TESTS))
+
+from pool import free_port  # noqa: E402
+
 CASES = [
     *(Case(tokens, 256) for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
     Case(128, 256, fp8=False),
@@ -94,26 +97,17 @@ def measure_ranks(contender: Contender) -> dict[str, float]:
     In a CUDA graph operations follow each other at the devices' pace; eager calls and the kernel
     times of a profiler hold the wait for the rank whose host is late.
     """
-    graphed = {
-        "dispatch": contender.dispatch,
-        "combine": contender.combine,
-        "pair": contender.pair,
-        "dispatch_hook": hooked(contender.dispatch),
-        "combine_hook": hooked(contender.combine),
-    }
     eager = {
         "dispatch": contender.dispatch,
         "combine": contender.combine,
         "pair": contender.pair,
     }
-    figures = {}
-    for name, call in graphed.items():
-        dist.barrier()
-        figures[f"{name}_graph_us"] = graph_time(call)
-    for name, call in eager.items():
-        dist.barrier()
-        figures[f"{name}_eager_us"] = eager_time(call)
-    return figures
+    graphed = {
+        **eager,
+        "dispatch_hook": hooked(contender.dispatch),
+        "combine_hook": hooked(contender.combine),
+    }
+    return {**together(graphed, "graph"), **together(eager, "eager")}
 
 
 def compare_case(case: Case, classes: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +123,6 @@ def compare_case(case: Case, classes: dict[str, Any]) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for contender in contenders:
             samples[contender.name].append(measure_ranks(contender))
-        dist.barrier()
         samples["all_to_all"].append(exchange.measure())
     for contender in contenders:
         contender.buffer.destroy()
@@ -140,14 +133,7 @@ def compare_case(case: Case, classes: dict[str, Any]) -> dict[str, Any]:
     everyones: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyones, mine)
     figures = {
-        name: {
-            key: {
-                "median": statistics.median(rank[name][key] for rank in everyones),
-                "min": min(rank[name][key] for rank in everyones),
-                "max": max(rank[name][key] for rank in everyones),
-            }
-            for key in keys
-        }
+        name: {key: spread([rank[name][key] for rank in everyones]) for key in keys}
         for name, keys in mine.items()
     }
     return {"case": asdict(case), "figures": figures}
@@ -173,11 +159,8 @@ def time_rank(rank: int, ranks: int, port: int, output: Path) -> None:
 
 def run_times(output: Path) -> list[dict[str, Any]]:
     """Time all contenders with a rank on each GPU."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     ranks = torch.cuda.device_count()
-    torch.multiprocessing.spawn(time_rank, (ranks, port, output), nprocs=ranks)
+    torch.multiprocessing.spawn(time_rank, (ranks, free_port(), output), nprocs=ranks)
     times: list[dict[str, Any]] = json.loads((output / "times.json").read_text())
     return times
 
@@ -226,11 +209,7 @@ def table(results: list[dict[str, Any]]) -> str:
             cells = []
             for name in names:
                 value = figures[name].get(key)
-                cells.append(
-                    f"{value['median']:.1f} ({value['min']:.1f}-{value['max']:.1f})"
-                    if value
-                    else ""
-                )
+                cells.append(shown(value) if value else "")
             form = "FP8" if case["fp8"] else "BF16"
             lines.append(
                 f"| {case['tokens']} | {case['experts']} | {form} | {key.removesuffix('_us')} | "
