@@ -3,14 +3,12 @@
 // Compiling against torch's headers ties a wheel to one torch. Its C functions for ahead-of-time
 // compiled models are meant to outlive versions; only turning a tensor into a Python object needs a
 // C++ function, THPVariable_Wrap, which is called by the address of its symbol. Where a torch lacks
-// any of these, open() says so and the caller makes its tensors in Python.
+// any of these, open_tensor_maker() says so and the caller makes its tensors in Python.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
 namespace ep_runtime {

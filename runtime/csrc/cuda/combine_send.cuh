@@ -37,8 +37,8 @@ __device__ __forceinline__ int mirror_rows(const CombineParams& p, int num_warps
 }
 
 // One thread resolves where row number `row` of this rank goes, and waits until it may. What can
-// only be put is built in the mirror's row `mirror_row`. A row that
-// is read in place is published here.
+// only be put is built in the mirror's row `mirror_row`. A row that is read in place is published
+// here.
 template <bool kLogfmt>
 __device__ inline Destination resolve_row(const CombineParams& p, const LaunchShared& launch,
                                           const int* begins, int row, int mirror_row) {
