@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from ep_runtime import numerics
 from ep_runtime.bench.correctness import (
     Received,
     check_combine,
@@ -187,3 +188,29 @@ def test_expert_outputs_leave_unused_rows_nan():
         assert outputs[local, used:].isnan().all()
         expected = expert_output(received.x[local, :used], RANK * LOCAL_EXPERTS + local)
         assert outputs[local, :used].equal(expected)
+
+
+LOGFMT = replace(BF16, combine_dtype="logfmt")
+
+
+def logfmt_combined(parameters, rank):
+    """What a combine gives whose rows travel in LogFMT: by the runtime's own format."""
+    inputs = make_inputs(parameters, rank, FULL)
+    total = torch.zeros(inputs.x.shape)
+    encoded = []
+    for slot in range(parameters.num_topk):
+        for token in range(parameters.num_tokens):
+            row = expert_output(inputs.x[token : token + 1], int(inputs.topk_idx[token, slot]))
+            coded = numerics.encode_logfmt(row)
+            encoded.append(coded.encoded.all())
+            total[token] += inputs.topk_weights[token, slot] * numerics.decode_logfmt(coded)[0]
+    assert all(encoded)  # else nothing of the format would be looked at
+    return total.bfloat16(), inputs
+
+
+def test_a_combine_in_logfmt_may_be_off_by_its_steps_and_no_more():
+    combined, inputs = logfmt_combined(LOGFMT, RANK)
+    assert check_combine(combined, inputs, RANK, use_logfmt=True) is None
+    assert check_combine(combined, inputs, RANK) is not None
+    combined[3, 77] *= 1.03
+    assert check_combine(combined, inputs, RANK, use_logfmt=True).row == 3

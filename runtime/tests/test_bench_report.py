@@ -193,9 +193,9 @@ class TestCommand:
         ("text", "sentence"),
         [
             ("{", "is not JSON"),
-            ("[]", "is not a benchmark report of schema version 2"),
-            ('{"schema_version": 3}', "is not a benchmark report of schema version 2"),
-            ('{"schema_version": 2}', "lacks 'run_id'"),
+            ("[]", "is not a benchmark report of schema version 3"),
+            ('{"schema_version": 2}', "is not a benchmark report of schema version 3"),
+            ('{"schema_version": 3}', "lacks 'run_id'"),
         ],
     )
     def test_what_is_no_report_is_named(self, tmp_path, capsys, text, sentence):

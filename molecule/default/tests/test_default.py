@@ -17,7 +17,7 @@ def report():
 
 
 def test_report_says_what_really_ran(report):
-    assert report["schema_version"] == 2
+    assert report["schema_version"] == 3
     assert report["backend"] == "reference"
     assert report["device"] == "cpu"
     assert report["ranks"] == 2

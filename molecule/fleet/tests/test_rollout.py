@@ -58,7 +58,7 @@ def test_last_rollout_reached_each_host_with_few_tasks(runs, name):
 
 
 def test_report_covers_the_fleet(report):
-    assert report["schema_version"] == 2
+    assert report["schema_version"] == 3
     assert report["backend"] == "reference"
     assert report["ranks"] == 6
     assert report["correctness"] == "passed"

@@ -15,7 +15,15 @@ from typing import NoReturn
 
 from ep_runtime.bench import model_table
 from ep_runtime.bench.model import Fleet, predict
-from ep_runtime.bench.options import BACKENDS, DTYPES, OptionError, Parameters, check
+from ep_runtime.bench.options import (
+    BACKENDS,
+    COMBINE_DTYPES,
+    DTYPES,
+    OptionError,
+    Parameters,
+    check,
+)
+from ep_runtime.bench.patterns import FORMS
 from ep_runtime.bench.results import ReportError
 from ep_runtime.bench.world import World, world_from
 
@@ -46,6 +54,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--num-experts", type=int, default=32, help="over all ranks (%(default)s)")
     run.add_argument("--num-topk", type=int, default=8, help="experts per token (%(default)s)")
     run.add_argument("--dtype", choices=DTYPES, default="fp8", help="of dispatch (%(default)s)")
+    run.add_argument(
+        "--combine-dtype", choices=COMBINE_DTYPES, default="bf16", help="(%(default)s)"
+    )
+    run.add_argument(
+        "--routing",
+        default="uniform",
+        metavar="PATTERN",
+        help=f"which experts tokens select: {FORMS}, a .npy or .pt of topk_idx (%(default)s)",
+    )
     run.add_argument("--iters", type=int, default=100, help="timed rounds (%(default)s)")
     run.add_argument("--warmup", type=int, default=20, help="untimed rounds before (%(default)s)")
     run.add_argument("--seed", type=int, default=0, help="of inputs and routing (%(default)s)")
@@ -147,6 +164,8 @@ def _low_latency(arguments: argparse.Namespace) -> int:
         num_experts=arguments.num_experts,
         num_topk=arguments.num_topk,
         dtype=arguments.dtype,
+        combine_dtype=arguments.combine_dtype,
+        routing=arguments.routing,
         iters=arguments.iters,
         warmup=arguments.warmup,
         seed=arguments.seed,

@@ -6,6 +6,7 @@ and holds that against what arrived. Nothing here uses ``Buffer`` or its numeric
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
@@ -26,6 +27,11 @@ _FP8_RELATIVE = 2.0**-4 * 1.01
 _FP8_ABSOLUTE = 2.0**-10 * 1.01
 _BF16_RELATIVE = 2.0**-8
 _FP32_RELATIVE = 2.0**-22
+# LogFMT has 510 steps from the least to the greatest magnitude of 128 channels, 32 octaves at
+# most; half a step is off by ln 2 / 2 of it. The hundredth allows for approximate logarithms.
+_LOGFMT_STEPS = 510
+_LOGFMT_OCTAVES = 32.0
+_LOGFMT_ALLOWANCE = 1.01
 
 
 @dataclass(frozen=True)
@@ -223,23 +229,45 @@ def make_expert_outputs(
     return outputs
 
 
-def check_combine(combined: torch.Tensor, inputs: Inputs, rank: int) -> Mismatch | None:
-    """Compare ``combined`` BF16 [T, H] with the weighted sum in float64."""
+def _logfmt_error(rows: torch.Tensor) -> torch.Tensor:
+    """How far each value of ``rows`` float64 [N, H] may be off after its travel in LogFMT-10."""
+    magnitude = rows.abs().reshape(rows.shape[0], -1, HIDDEN_MULTIPLE)
+    greatest = magnitude.amax(dim=2, keepdim=True)
+    least = torch.maximum(magnitude.amin(dim=2, keepdim=True), greatest * 2.0**-_LOGFMT_OCTAVES)
+    step = (greatest.log2() - least.log2()).nan_to_num(nan=0.0) / _LOGFMT_STEPS
+    relative = step * (math.log(2.0) / 2) * _LOGFMT_ALLOWANCE
+    # What is below all that the octaves reach becomes the least of it, or zero.
+    error: torch.Tensor = magnitude * relative + greatest * 2.0**-_LOGFMT_OCTAVES
+    return error.reshape(rows.shape)
+
+
+def check_combine(
+    combined: torch.Tensor, inputs: Inputs, rank: int, use_logfmt: bool = False
+) -> Mismatch | None:
+    """Compare ``combined`` BF16 [T, H] with the weighted sum in float64.
+
+    With ``use_logfmt`` each row may be off by half a step of that format.
+    """
     if combined.shape != inputs.x.shape:
         detail = f"{tuple(combined.shape)}, not {tuple(inputs.x.shape)}"
         return Mismatch("combine shape", rank, None, None, detail)
     want = torch.zeros(inputs.x.shape, dtype=torch.float64)
     magnitude = torch.zeros_like(want)
+    encoding = torch.zeros_like(want)
     for expert in sorted(set(inputs.topk_idx.flatten().tolist())):
         if expert < 0:
             continue
         tokens, slots = (inputs.topk_idx == expert).nonzero(as_tuple=True)
         weights = inputs.topk_weights[tokens, slots].double()[:, None]
-        term = weights * expert_output(inputs.x[tokens], expert).double()
+        rows = expert_output(inputs.x[tokens], expert).double()
+        if use_logfmt:
+            encoding[tokens] += weights * _logfmt_error(rows)
+        term = weights * rows
         want[tokens] += term
         magnitude[tokens] += term.abs()
     got = combined.cpu().double()
     bound = want.abs() * _BF16_RELATIVE + magnitude * _FP32_RELATIVE * inputs.topk_idx.shape[1]
+    bound += encoding * (1 + _BF16_RELATIVE)
     wrong = ~((got - want).abs() <= bound)
     if not bool(wrong.any()):
         return None

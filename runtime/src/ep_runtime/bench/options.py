@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ep_runtime.bench import patterns
+
 DTYPES = ("fp8", "bf16")
+COMBINE_DTYPES = ("bf16", "logfmt")
 BACKENDS = ("auto", "reference", "peer", "nvshmem")
 
 HIDDEN_MULTIPLE = 128  # channels that share one FP8 scale
@@ -25,7 +28,8 @@ class Parameters:
     """The size and shape of one low-latency benchmark; the same on every rank.
 
     ``num_tokens`` is per rank, and is also the ``num_max_dispatch_tokens_per_rank`` of the
-    buffer. ``timeout_s`` bounds the whole run in seconds.
+    buffer. ``timeout_s`` bounds the whole run in seconds. ``routing`` is a pattern as
+    ``patterns.parse`` reads it.
     """
 
     num_tokens: int
@@ -38,11 +42,18 @@ class Parameters:
     seed: int
     backend: str
     timeout_s: float
+    combine_dtype: str = "bf16"
+    routing: str = "uniform"
 
     @property
     def use_fp8(self) -> bool:
         """Whether tokens travel as FP8 with one scale per 128 channels."""
         return self.dtype == "fp8"
+
+    @property
+    def use_logfmt(self) -> bool:
+        """Whether expert outputs travel in 10 bits a channel where their values allow it."""
+        return self.combine_dtype == "logfmt"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON and for comparison between ranks."""
@@ -75,6 +86,10 @@ def check(parameters: Parameters, world_size: int) -> None:
         ),
         (p.dtype in DTYPES, f"--dtype must be one of {', '.join(DTYPES)}, not {p.dtype}"),
         (
+            p.combine_dtype in COMBINE_DTYPES,
+            f"--combine-dtype must be one of {', '.join(COMBINE_DTYPES)}, not {p.combine_dtype}",
+        ),
+        (
             p.backend in BACKENDS,
             f"--backend must be one of {', '.join(BACKENDS)}, not {p.backend}",
         ),
@@ -86,3 +101,8 @@ def check(parameters: Parameters, world_size: int) -> None:
     for holds, sentence in rules:
         if not holds:
             raise OptionError(f"{sentence}.")
+    try:
+        shape = patterns.Shape(p.num_tokens, p.num_experts, p.num_topk)
+        patterns.parse(p.routing).draw(shape, 0, p.seed)
+    except patterns.PatternError as error:
+        raise OptionError(f"--routing: {error}.") from None

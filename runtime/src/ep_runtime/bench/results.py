@@ -1,6 +1,6 @@
 """The JSON document of a run: built on rank 0, written at once or not at all, read again.
 
-Its shape is fixed by ``schema/report-2.json``; a change that breaks readers gets a new number.
+Its shape is fixed by ``schema/report-3.json``; a change that breaks readers gets a new number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ep_runtime.bench.options import Parameters
     from ep_runtime.bench.place import Place
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 PASSED = "passed"
 
 _ALWAYS = ("run_id", "backend", "device", "transport", "ranks", "correctness", "hosts")
@@ -64,7 +64,7 @@ class RankResult:
 
 def schema() -> dict[str, Any]:
     """Read the document's JSON schema, as shipped in the package."""
-    text = resources.files("ep_runtime.bench").joinpath("schema/report-2.json").read_text("utf-8")
+    text = resources.files("ep_runtime.bench").joinpath("schema/report-3.json").read_text("utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from ep_runtime.bench import patterns
 from ep_runtime.bench.options import Parameters
 
 # A routing with holes beside the plain one: an entry of -1 selects no expert.
 FULL = "full"
 HOLES = "holed"
 _HOLE_SHARE = 1 / 8
+# LogFMT encodes only groups of magnitudes below 1; as many normal values are never so small.
+_LOGFMT_FACTOR = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -33,13 +36,15 @@ class Inputs:
 
 
 def make_inputs(parameters: Parameters, rank: int, routing: str) -> Inputs:
-    """Draw the inputs of ``rank``: normal tokens, uniform routing, positive weights."""
+    """Draw the inputs of ``rank``: normal tokens, the run's routing, positive weights."""
     p = parameters
     generator = np.random.default_rng([p.seed, rank])
     x = generator.standard_normal((p.num_tokens, p.hidden), dtype=np.float32)
-    scores = generator.random((p.num_tokens, p.num_experts), dtype=np.float32)
-    topk = np.argsort(-scores, axis=1, kind="stable")[:, : p.num_topk].astype(np.int64)
+    if p.use_logfmt:
+        x *= np.float32(_LOGFMT_FACTOR)
     weights = generator.random((p.num_tokens, p.num_topk), dtype=np.float32) + np.float32(0.125)
+    shape = patterns.Shape(p.num_tokens, p.num_experts, p.num_topk)
+    topk = patterns.parse(p.routing).draw(shape, rank, p.seed)
     if routing == HOLES:
         topk[generator.random(topk.shape) < _HOLE_SHARE] = -1
     return Inputs(

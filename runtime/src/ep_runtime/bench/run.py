@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import ep_runtime
 from ep_runtime import Buffer
-from ep_runtime.bench import progress, results, table
+from ep_runtime.bench import patterns, progress, results, table
 from ep_runtime.bench.correctness import (
     Mismatch,
     Received,
@@ -148,7 +148,11 @@ class _Run:
     def _compare_settings(self) -> None:
         """Refuse ranks that were started with other options or another runtime than rank 0."""
         mine = {
-            "option": {**self.parameters.as_dict(), "run_id": self.request.run_id},
+            "option": {
+                **self.parameters.as_dict(),
+                "run_id": self.request.run_id,
+                "content of the routing's file": patterns.digest(self.parameters.routing),
+            },
             "version": versions_here(),
         }
         everybody = gather(self.group, mine)
@@ -257,6 +261,7 @@ class _Run:
             inputs.topk_idx,
             inputs.topk_weights,
             dispatched[2],
+            use_logfmt=self.parameters.use_logfmt,
             combine_wait_recv_cost_stats=waits,
         )
         return combined
@@ -281,7 +286,8 @@ class _Run:
             return mismatch, x, received
         outputs = make_expert_outputs(received, p, rank, size, inputs_of).to(self.device)
         combined = self._combine(buffer, inputs, outputs, dispatched)
-        return self._first(check_combine(combined, inputs_of(rank), rank)), outputs, received
+        found = check_combine(combined, inputs_of(rank), rank, p.use_logfmt)
+        return self._first(found), outputs, received
 
     def _first(self, mismatch: Mismatch | None) -> Mismatch | None:
         """Agree on the mismatch of the lowest rank that has one, so that all stop alike."""
