@@ -101,6 +101,7 @@ def test_torchrun_with_two_ranks(tmp_path):
         mine = json.loads((folder / f"rank-{rank}.json").read_text())
         assert (mine["rank"], mine["run_id"], mine["status"]) == (rank, "nonce", "passed")
         assert mine["samples"] == report["per_rank"][rank]["samples"]
+    assert (folder / "progress").read_text() == "freeing the buffer\n"
     assert "correctness: passed" in out
     assert "reference backend" in out
     assert "%" not in err  # no progress bar off a terminal

@@ -81,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--junit", type=Path, help="JUnit XML for CI to write")
     report.add_argument("--prometheus", type=Path, help="text file for monitoring to write")
     report.add_argument("--baseline", type=Path, help="kept document to compare with")
+    report.add_argument("--findings", type=Path, help="of ep-doctor --format json, for culprits")
+    report.add_argument("--output", type=Path, help="document to write, with what was added")
     _add_model(commands)
     return parser
 
@@ -203,12 +205,22 @@ def _check_folder(option: str, folder: Path) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from ep_runtime.bench import baseline, exports, results, table  # noqa: PLC0415 - as above
+    from ep_runtime.bench import (  # noqa: PLC0415 - as above
+        baseline,
+        exports,
+        findings,
+        results,
+        table,
+    )
     from ep_runtime.bench.html import render  # noqa: PLC0415
 
     report = results.load(arguments.input)
     if arguments.baseline is not None:
         report["baseline"] = baseline.compare(report, results.load(arguments.baseline))
+    if arguments.findings is not None:
+        findings.attach(report, findings.load(arguments.findings))
+    if arguments.output is not None:
+        results.write_json(arguments.output, report)
     if arguments.html is not None:
         # matplotlib would otherwise leave its font cache in the user's home.
         with TemporaryDirectory(prefix="ep-bench-") as folder:

@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from ep_runtime.bench.progress import Trail
+
 EXIT_TIMEOUT = 124  # what timeout(1) exits with
 
 _GRACE_S = 5.0
@@ -21,14 +23,32 @@ class Deadline:
     """Ends this process ``seconds`` after ``start`` unless ``stop`` came first.
 
     ``on_expiry`` is called with the message before the process ends, to leave a trace of it.
+    ``trail`` is told of each new ``phase``.
     """
 
-    def __init__(self, seconds: float, who: str, on_expiry: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        who: str,
+        on_expiry: Callable[[str], None],
+        trail: Trail | None = None,
+    ) -> None:
         self._seconds = seconds
         self._who = who
         self._on_expiry = on_expiry
         self._done = threading.Event()
-        self.phase = "start"
+        self.trail = trail or Trail(None)
+        self._phase = "start"
+
+    @property
+    def phase(self) -> str:
+        """What the process is at, for its last words."""
+        return self._phase
+
+    @phase.setter
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self.trail.say(name)
 
     def start(self) -> None:
         """Begin to count."""

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ep_runtime.bench.baseline import SLOWER
+from ep_runtime.bench.findings import sentence
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 from ep_runtime.bench.table import (
@@ -47,6 +48,7 @@ def markdown(report: Report) -> str:
     if report["correctness"] == PASSED:
         for culprit in report["culprits"]:
             lines.append(f"- **{culprit['what']}** {culprit['evidence']} {culprit['advice']}")
+            lines += [f"  - {_cell(sentence(item))}" for item in culprit.get("findings", [])]
         if not report["culprits"]:
             lines.append(NOBODY_SLOW)
         lines += ["", "| operation | p50, us | p95 | p99 | GB/s |", "|---|---|---|---|---|"]

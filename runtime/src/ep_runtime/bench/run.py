@@ -70,7 +70,7 @@ class Request:
 def run(request: Request, world: World) -> int:
     """Run the benchmark on this rank and return its exit status. Collective."""
     recorder = partial(_record_failure, request, world)
-    deadline = Deadline(request.parameters.timeout_s, world.name, recorder)
+    deadline = Deadline(request.parameters.timeout_s, world.name, recorder, _trail(request, world))
     deadline.start()
     try:
         status = _Run(request, world, deadline).run()
@@ -82,6 +82,13 @@ def run(request: Request, world: World) -> int:
         status = EXIT_FAILED
     deadline.stop()
     return status
+
+
+def _trail(request: Request, world: World) -> progress.Trail:
+    """One rank tells how far all are; its operations end when everybody's do."""
+    if world.rank != 0 or request.per_rank_dir is None:
+        return progress.Trail(None)
+    return progress.Trail(request.per_rank_dir / "progress")
 
 
 def _first_line(error: Exception) -> str:
@@ -197,7 +204,8 @@ class _Run:
         inputs = self._to_device(make_inputs(p, self.world.rank, FULL))
         counts = WaitCounts.allocate(p.iters, self.world.size, self.device)
         rounds = p.warmup + p.iters
-        with progress.bar("timing", rounds, shown=self.world.rank == 0) as advance:
+        shown = self.world.rank == 0
+        with progress.bar("timing", rounds, shown=shown, trail=self.deadline.trail) as advance:
             samples = measure(
                 Operations(
                     dispatch=partial(self._dispatch, buffer, inputs),

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ep_runtime.bench.findings import sentence
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 
@@ -78,6 +79,8 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     for culprit in report["culprits"]:
         console.print(f"[bold yellow]{escape(culprit['what'])}[/]")
         console.print(f"{culprit['evidence']} {culprit['advice']}", markup=False, highlight=False)
+        for finding in culprit.get("findings", []):
+            console.print(f"  {sentence(finding)}", markup=False, highlight=False)
     for name, change in report.get("baseline", {}).items():
         console.print(f"{name} {against_baseline(change)}", markup=False, highlight=False)
     note = reference_note(report)
