@@ -30,6 +30,12 @@ def _alone(monkeypatch):
         ("--timeout", "0", "--timeout must be more than 0 seconds, not 0."),
         ("--dtype", "fp4", "argument --dtype: invalid choice: 'fp4'"),
         ("--backend", "magic", "argument --backend: invalid choice: 'magic'"),
+        ("--p99-within", "-1", "--p99-within must not be negative, and -1 is."),
+        ("--combine-dtype", "fp8", "argument --combine-dtype: invalid choice: 'fp8'"),
+        ("--sweep", "seed=1,2", "--sweep must be NAME=N,N,... with a NAME of its own out of num-"),
+        ("--sweep", "hidden=a", "--sweep must be NAME=N,N,... with a NAME of its own out of num-"),
+        ("--sweep", "hidden=256,100", "--sweep hidden=100: --hidden must be a positive multiple"),
+        ("--sweep", "num-topk=1,64", "--sweep num-topk=64: --num-topk must be between 1 and 32"),
         ("--iters", "many", "argument --iters: invalid int value: 'many'"),
     ],
 )

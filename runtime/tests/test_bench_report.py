@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import jsonschema
 import pytest
-from bench_reports import PARAMETERS, make_report
+from bench_reports import FULL, PARAMETERS, make_report
 from ep_runtime.bench import cli, html, plots, results
 
 
@@ -29,7 +29,7 @@ def test_a_passed_report_is_valid_and_complete():
     ]
     culprit = report["culprits"][0]
     assert (culprit["kind"], culprit["hosts"], culprit["ranks"]) == ("sender", ["node-1"], [3])
-    assert culprit["what"] == "Rank 3 on node-1 (GPU 0000:1b:00.0, NIC mlx5_0) sends late."
+    assert culprit["what"] == "Rank 3 on node-1 (GPU 0000:1c:00.0, NIC mlx5_1) sends late."
     assert culprit["evidence"].startswith("Others wait for it: ")
     assert "nvidia-smi" in culprit["advice"]
     assert [entry["rank"] for entry in report["per_rank"]] == [0, 1, 2, 3]
@@ -42,6 +42,45 @@ def test_a_passed_report_is_valid_and_complete():
         # A column is a source: everybody waits for rank 3.
         assert all(row[3] > max(row[:3]) + 30 for row in waits)
     assert all(entry["own_us"]["dispatch"] >= 0 for entry in report["per_rank"])
+
+
+def test_what_was_not_asked_for_says_so():
+    report = make_report()
+    assert report["times"]["hook"] == {"not_measured": "not asked for (--full)"}
+    assert report["all_to_all"] == {"not_measured": "not asked for (--full)"}
+    assert report["times"]["back_to_back"]["figures"]["pair"]["p50_us"] == report["pair"]["p50_us"]
+    assert report["sweep"] == []
+
+
+def test_a_full_report_is_valid_and_complete():
+    report = make_report(parameters=FULL, iters=400)
+    validate(report)
+    for kind, factor in (("kernel", 0.8), ("end_to_end", 1.5)):
+        figures = report["times"][kind]["figures"]
+        assert figures["pair"]["p50_us"] == pytest.approx(
+            factor * report["pair"]["p50_us"], rel=1e-4
+        )
+    assert list(report["times"]["hook"]["figures"]) == [
+        *("dispatch_send", "dispatch_receive", "combine_send", "combine_receive")
+    ]
+    other = report["all_to_all"]["figures"]["dispatch"]["p50_us"]
+    assert other == pytest.approx(3 * report["dispatch"]["p50_us"], rel=1e-4)
+    low, high = report["pair"]["p99_interval_us"]
+    assert low <= report["pair"]["p99_us"] <= high
+    assert [point["axis"] for point in report["sweep"]] == [
+        *["num_tokens"] * 8,
+        *["hidden"] * 4,
+        *["num_experts"] * 3,
+        *["num_topk"] * 4,
+    ]
+    assert [point["num_tokens"] for point in report["sweep"][:8]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert all(point["hidden"] == PARAMETERS.hidden for point in report["sweep"][:8])
+    sizes = [point["combine"]["other_hosts_bytes"] for point in report["sweep"][:8]]
+    assert sizes == sorted(sizes)
+    # Four ranks on two hosts: half of the uniform selections go to the other host.
+    share = report["combine"]["other_hosts_bytes"] / report["combine"]["bytes"]
+    assert share == pytest.approx(0.5, rel=0.2)
+    assert report["load"]["by_rank"] >= 1
 
 
 def test_a_failed_report_is_valid_and_has_no_times():
@@ -127,7 +166,7 @@ class TestPage:
 
     def test_marks_slow_ranks_and_their_host(self):
         page = html.render(make_report(ranks=8, slow=(5,)))
-        assert "Rank 5 on node-2 (GPU 0000:1b:00.0, NIC mlx5_0) sends late." in page
+        assert "Rank 5 on node-2 (GPU 0000:1c:00.0, NIC mlx5_1) sends late." in page
         assert 'class="badge">to blame</span>' in page
         assert 'class="badge">to blame: 5</span>' in page
 

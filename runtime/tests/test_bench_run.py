@@ -8,6 +8,7 @@ import sys
 import time
 
 import jsonschema
+import numpy as np
 from ep_runtime.bench import results
 
 SMALL = [
@@ -29,6 +30,17 @@ def faulty(self, *args, **kwargs):
     return received
 if os.environ["RANK"] == "1":
     Buffer.low_latency_dispatch = faulty
+raise SystemExit(main())
+"""
+
+
+# Runs the benchmark in a folder of the rank's own, whose file to replay differs.
+_IN_FOLDER = """
+import os, sys
+import numpy as np
+from ep_runtime.bench.cli import main
+os.chdir("{folder}/" + os.environ["RANK"])
+np.save("topk.npy", np.roll(np.arange(3), int(os.environ["RANK"]))[None])
 raise SystemExit(main())
 """
 
@@ -96,6 +108,7 @@ def test_torchrun_with_two_ranks(tmp_path):
     assert report["correctness"] == "passed"
     assert report["waits"]["dispatch"][0][1] > 0
     assert report["dispatch"]["bytes"] == 12 * 3 * (256 + 8 + 16)
+    assert report["rounds"]["timed"] == 4
     assert all(len(v) == 4 for r in report["per_rank"] for v in r["samples"].values())
     for rank in range(2):
         mine = json.loads((folder / f"rank-{rank}.json").read_text())
@@ -105,6 +118,47 @@ def test_torchrun_with_two_ranks(tmp_path):
     assert "correctness: passed" in out
     assert "reference backend" in out
     assert "%" not in err  # no progress bar off a terminal
+
+
+def test_everything_that_can_be_asked_for(tmp_path):
+    """All kinds of time, the comparison, a sweep, LogFMT and replayed routing, on two hosts."""
+    topk = np.random.default_rng(0).permuted(np.tile(np.arange(8), (50, 1)), axis=1)[:, :3]
+    np.save(tmp_path / "topk.npy", topk)
+    output = tmp_path / "report.json"
+    arguments = [
+        *[*SMALL, "--full", "--combine-dtype=logfmt", f"--routing=replay={tmp_path}/topk.npy"],
+        *["--sweep=num-tokens=1,5", "--sweep=hidden=128", "--output", output],
+    ]
+    finished = run_ranks(BENCH, [arguments] * 2)
+    assert statuses(finished) == [0, 0], finished
+    report = json.loads(output.read_text())
+    jsonschema.validate(report, results.schema())
+    assert report["times"]["kernel"] == {"not_measured": "this backend has no kernels of its own"}
+    for kind in ("end_to_end", "back_to_back"):
+        assert report["times"][kind]["figures"]["pair"]["p50_us"] > 0
+    assert report["times"]["hook"]["figures"]["combine_receive"]["p50_us"] > 0
+    assert report["all_to_all"]["figures"]["pair"]["p50_us"] > 0
+    assert [(p["axis"], p[p["axis"]]) for p in report["sweep"]] == [
+        *[("num_tokens", 1), ("num_tokens", 5), ("hidden", 128)]
+    ]
+    assert report["dispatch"]["same_host_bytes"] == 0  # EP_BENCH_HOST differs
+    rows = topk[:24].reshape(2, 12, 3) // 4
+    sent = [(rows[rank] == 1 - rank).any(axis=1).sum() for rank in range(2)]
+    entries = [(rows[rank] == 1 - rank).sum() for rank in range(2)]
+    expected = max(s * (256 + 8) + 16 * e for s, e in zip(sent, entries))
+    assert report["dispatch"]["other_hosts_bytes"] == expected
+    assert report["combine"]["bytes"] == 12 * 3 * (320 + 8)
+    assert report["rounds"] == {"warmup": 1, "timed": 4, "steady": None, "p99_percent": None}
+
+
+def test_ranks_with_other_files_to_replay_are_named(tmp_path):
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    finished = run_ranks(
+        ["-c", _IN_FOLDER.format(folder=tmp_path)], [[*SMALL, "--routing=replay=topk.npy"]] * 2
+    )
+    assert statuses(finished) == [3, 3]
+    assert "rank 1 has option content of the routing's file = " in finished[0][2]
 
 
 def test_one_process_alone(tmp_path):

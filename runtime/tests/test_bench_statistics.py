@@ -49,3 +49,5 @@ def test_logical_bytes_of_the_published_shape():
         "pair": 22_265_856,
     }
     assert logical_bytes(1, 7168, use_fp8=False)["dispatch"] == 14_336
+    # LogFMT: ten bits a channel and two extremes in BF16 for each 128.
+    assert logical_bytes(1, 7168, True, use_logfmt=True)["combine"] == 8960 + 224

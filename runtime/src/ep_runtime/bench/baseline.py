@@ -21,7 +21,10 @@ _LEAST_CHANGE = 0.03
 # Calls that follow each other are alike, so they are drawn in stretches.
 _STRETCH = 10
 # What may differ: what was asked for is not what makes the time.
-_MAY_DIFFER = ("iters", "warmup", "seed", "timeout_s", "backend")
+_MAY_DIFFER = (
+    *("iters", "warmup", "p99_within", "seed", "timeout_s", "backend"),
+    *("full", "sweep"),
+)
 
 SAME, SLOWER, FASTER = "same", "slower", "faster"
 

@@ -22,6 +22,7 @@ from ep_runtime.bench.options import (
     OptionError,
     Parameters,
     check,
+    read_sweep,
 )
 from ep_runtime.bench.patterns import FORMS
 from ep_runtime.bench.results import ReportError
@@ -63,8 +64,35 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         help=f"which experts tokens select: {FORMS}, a .npy or .pt of topk_idx (%(default)s)",
     )
-    run.add_argument("--iters", type=int, default=100, help="timed rounds (%(default)s)")
-    run.add_argument("--warmup", type=int, default=20, help="untimed rounds before (%(default)s)")
+    run.add_argument("--iters", type=int, default=100, help="timed rounds, at least (%(default)s)")
+    run.add_argument(
+        "--warmup",
+        type=int,
+        default=20,
+        help="untimed rounds before; from 20 on as many more as it takes until rounds are steady, "
+        "at most ten times as many (%(default)s)",
+    )
+    run.add_argument(
+        "--p99-within",
+        type=float,
+        default=0.0,
+        metavar="PERCENT",
+        help="add rounds until the 95 %% interval of the p99 is so narrow; 0: don't (%(default)g)",
+    )
+    run.add_argument(
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="NAME=N,N,...",
+        help="also take num-tokens, hidden, num-experts or num-topk through these values, the "
+        "others as they are; may be repeated",
+    )
+    run.add_argument(
+        "--full",
+        action="store_true",
+        help="also measure kernels alone, end to end, back to back and by hook, and torch's "
+        "all_to_all of the same tokens",
+    )
     run.add_argument("--seed", type=int, default=0, help="of inputs and routing (%(default)s)")
     run.add_argument("--backend", choices=BACKENDS, default="auto", help="(%(default)s)")
     run.add_argument("--output", type=Path, help="JSON document, written by rank 0")
@@ -168,6 +196,9 @@ def _low_latency(arguments: argparse.Namespace) -> int:
         dtype=arguments.dtype,
         combine_dtype=arguments.combine_dtype,
         routing=arguments.routing,
+        p99_within=arguments.p99_within,
+        full=arguments.full,
+        sweep=read_sweep(arguments.sweep),
         iters=arguments.iters,
         warmup=arguments.warmup,
         seed=arguments.seed,

@@ -1,4 +1,4 @@
-"""Timing of dispatch, combine and both together.
+"""Timing of dispatch, combine and both together, as the report's main figures give it.
 
 On the CPU every operation is timed alone behind a barrier, so that the wait for a late peer is
 not in its figure. On a GPU operations are enqueued back to back and timed by events: each
@@ -9,22 +9,17 @@ in the barriers says who came late to them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, repeat
 from typing import Any
 
 import torch
 
+from ep_runtime.bench.clocks import DeviceChain, Round
+from ep_runtime.bench.pace import Pace, Rounds
 from ep_runtime.bench.statistics import OPERATIONS
 from ep_runtime.bench.waits import WaitCounts
-
-# Rounds enqueued at a time, behind a spinning kernel that lets the host run ahead of the GPU.
-_ROUNDS_PER_BATCH = 8
-_SPIN_MARGIN = 2.0  # over the time that the host was seen to need
-_SPIN_MOST_S = 0.05  # a backend that blocks the host needs no lead, and could never get one
-_CYCLES_PER_S = 2e9  # no GPU's clock is much above
 
 
 @dataclass
@@ -41,6 +36,11 @@ class Samples:
         """Plain lists of the operations, rounded to the nanosecond."""
         return {name: [round(value, 3) for value in getattr(self, name)] for name in OPERATIONS}
 
+    def add(self, other: Samples) -> None:
+        """Put the calls of ``other`` after these."""
+        for name in (*OPERATIONS, "barrier"):
+            getattr(self, name).extend(getattr(other, name))
+
 
 @dataclass(frozen=True)
 class Operations:
@@ -54,6 +54,32 @@ class Operations:
     combine: Callable[[Any, torch.Tensor | None], object]
     barrier: Callable[[], None]
 
+    def pair(self) -> object:
+        """Dispatch, then combine; nothing is counted."""
+        return self.combine(self.dispatch(None), None)
+
+    def round(
+        self,
+        dispatch_waits: torch.Tensor | None = None,
+        combine_waits: torch.Tensor | None = None,
+    ) -> Round:
+        """Make the three stretches of a round, one after another."""
+        handle = self.dispatch(dispatch_waits)
+        yield "dispatch"
+        self.combine(handle, combine_waits)
+        yield "combine"
+        self.pair()
+        yield "pair"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank measured, after warm-up. ``waits``: a row for each timed round."""
+
+    samples: Samples
+    waits: WaitCounts
+    rounds: Rounds
+
 
 def clock_of(device: torch.device) -> str:
     """How calls on ``device`` are timed, in words for the report."""
@@ -65,125 +91,82 @@ def clock_of(device: torch.device) -> str:
 def measure(
     operations: Operations,
     device: torch.device,
-    iters: int,
-    warmup: int,
-    waits: WaitCounts,
-    advance: Callable[[int], None],
-) -> Samples:
-    """Time ``iters`` rounds after ``warmup`` untimed ones. Collective.
+    ranks: int,
+    pace: Pace,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Measured:
+    """Time as many rounds as ``pace`` wants, after as many untimed ones. Collective.
 
-    Dispatch and combine alone add to the rows of ``waits`` ([iters, ranks]); the pair is timed
-    without. ``advance(n)`` is told of every ``n`` finished rounds, warm-up included.
+    Dispatch and combine alone count their waits for each of ``ranks``; the pair is timed without.
+    ``advance(n)`` is told of every ``n`` finished rounds, warm-up included.
     """
-    if device.type == "cuda":
-        return _measure_cuda(operations, iters, warmup, waits, advance)
-    return _measure_cpu(operations, iters, warmup, waits, advance)
+    clock: _HostRounds | _DeviceRounds
+    clock = _DeviceRounds(operations) if device.type == "cuda" else _HostRounds(operations)
+
+    def run(rounds: int) -> tuple[Samples, WaitCounts]:
+        waits = WaitCounts.allocate(rounds, ranks, device)
+        samples = clock.run(waits)
+        advance(rounds)
+        return samples, waits
+
+    untimed: list[float] = []
+    wanted, steady = pace.more_warmup(untimed)
+    while wanted:
+        # Goes the same way, so that what is set up lazily is set up.
+        untimed += run(wanted)[0].pair
+        wanted, steady = pace.more_warmup(untimed)
+    samples, counts = Samples(), []
+    wanted, percent = pace.more_rounds(samples.pair)
+    while wanted:
+        more, waits = run(wanted)
+        samples.add(more)
+        counts.append(waits)
+        wanted, percent = pace.more_rounds(samples.pair)
+    rounds = Rounds(len(untimed), len(samples.pair), steady, percent)
+    return Measured(samples, WaitCounts.joined(counts), rounds)
 
 
-def _measure_cpu(
-    operations: Operations,
-    iters: int,
-    warmup: int,
-    waits: WaitCounts,
-    advance: Callable[[int], None],
-) -> Samples:
-    samples = Samples()
-    uncounted = torch.zeros_like(waits.dispatch[0])
-    clock = time.perf_counter_ns
+class _HostRounds:
+    """Each call alone behind a barrier, by the host's clock."""
 
-    def time_call(call: Callable[[], Any], into: list[float]) -> Any:
-        entered = clock()
-        operations.barrier()
-        begin = clock()
-        result = call()
-        into.append((clock() - begin) / 1e3)
-        samples.barrier.append((begin - entered) / 1e3)
-        return result
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
 
-    def both() -> None:
-        operations.combine(operations.dispatch(None), None)
+    def run(self, waits: WaitCounts) -> Samples:
+        """Time a round for each row of ``waits``."""
+        operations, samples = self._operations, Samples()
+        clock = time.perf_counter_ns
 
-    for number in range(-warmup, iters):
-        if number == 0:
-            samples = Samples()
-        # Warm-up goes the same way, so its counts have to go somewhere.
-        counts = (
-            (uncounted, uncounted)
-            if number < 0
-            else (waits.dispatch[number], waits.combine[number])
-        )
-        handle = time_call(partial(operations.dispatch, counts[0]), samples.dispatch)
-        time_call(partial(operations.combine, handle, counts[1]), samples.combine)
-        time_call(both, samples.pair)
-        advance(1)
-    return samples
+        def time_call(call: Callable[[], Any], into: list[float]) -> Any:
+            entered = clock()
+            operations.barrier()
+            begin = clock()
+            result = call()
+            into.append((clock() - begin) / 1e3)
+            samples.barrier.append((begin - entered) / 1e3)
+            return result
+
+        for dispatch_waits, combine_waits in zip(waits.dispatch, waits.combine):
+            handle = time_call(partial(operations.dispatch, dispatch_waits), samples.dispatch)
+            time_call(partial(operations.combine, handle, combine_waits), samples.combine)
+            time_call(operations.pair, samples.pair)
+        return samples
 
 
-def _batches(rounds: int) -> Iterator[int]:
-    while rounds > 0:
-        size = min(rounds, _ROUNDS_PER_BATCH)
-        yield size
-        rounds -= size
+class _DeviceRounds:
+    """Calls back to back, by events."""
 
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._chain = DeviceChain(operations.barrier, operations.pair)
+        self._chain.calibrate(self._plain)
 
-def _measure_cuda(
-    operations: Operations,
-    iters: int,
-    warmup: int,
-    waits: WaitCounts,
-    advance: Callable[[int], None],
-) -> Samples:
-    samples = Samples()
-    uncounted = torch.zeros_like(waits.dispatch[0])
+    def _plain(self, count: int) -> Iterator[Round]:
+        return (self._operations.round() for _ in range(count))
 
-    def mark() -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def run_batch(
-        counts: Iterable[tuple[torch.Tensor, torch.Tensor]], spin_s: float
-    ) -> list[tuple[torch.cuda.Event, ...]]:
-        torch.cuda.synchronize()
-        entered = time.perf_counter_ns()
-        operations.barrier()
-        samples.barrier.append((time.perf_counter_ns() - entered) / 1e3)
-        torch.cuda._sleep(int(spin_s * _CYCLES_PER_S))  # type: ignore[no-untyped-call]
-        # The first pair takes the skew with which the ranks left the barrier.
-        operations.combine(operations.dispatch(None), None)
-        marks: list[tuple[torch.cuda.Event, ...]] = []
-        for dispatch_counts, combine_counts in counts:
-            begin = mark()
-            handle = operations.dispatch(dispatch_counts)
-            middle = mark()
-            operations.combine(handle, combine_counts)
-            end = mark()
-            operations.combine(operations.dispatch(None), None)
-            marks.append((begin, middle, end, mark()))
-        return marks
-
-    def untimed(rounds: int) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
-        return repeat((uncounted, uncounted), rounds)
-
-    def time_host() -> float:
-        """Seconds that the host takes to enqueue a whole batch."""
-        begin = time.perf_counter()
-        run_batch(untimed(_ROUNDS_PER_BATCH), spin_s=0.0)
-        return time.perf_counter() - begin
-
-    time_host()  # the first batch pays for what is set up lazily
-    spin_s = min(_SPIN_MARGIN * time_host(), _SPIN_MOST_S)
-    for size in _batches(warmup):
-        run_batch(untimed(size), spin_s)
-        advance(size)
-    samples = Samples()
-    rows = zip(waits.dispatch, waits.combine)
-    for size in _batches(iters):
-        marks = run_batch(islice(rows, size), spin_s)
-        torch.cuda.synchronize()
-        advance(size)
-        for begin, middle, end, pair_end in marks:
-            samples.dispatch.append(begin.elapsed_time(middle) * 1e3)
-            samples.combine.append(middle.elapsed_time(end) * 1e3)
-            samples.pair.append(end.elapsed_time(pair_end) * 1e3)
-    return samples
+    def run(self, waits: WaitCounts) -> Samples:
+        """Time a round for each row of ``waits``."""
+        self._chain.forget_barriers()
+        rows = zip(waits.dispatch, waits.combine)
+        times = self._chain.run(self._operations.round(*row) for row in rows)
+        return Samples(**times, barrier=self._chain.barriers_us)

@@ -6,14 +6,20 @@ peers waiting for it.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from ep_runtime.bench import patterns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DTYPES = ("fp8", "bf16")
 COMBINE_DTYPES = ("bf16", "logfmt")
 BACKENDS = ("auto", "reference", "peer", "nvshmem")
+
+SWEPT = ("num_tokens", "hidden", "num_experts", "num_topk")
+Sweep = tuple[tuple[str, tuple[int, ...]], ...]
 
 HIDDEN_MULTIPLE = 128  # channels that share one FP8 scale
 MAX_TOPK = 32
@@ -29,7 +35,10 @@ class Parameters:
 
     ``num_tokens`` is per rank, and is also the ``num_max_dispatch_tokens_per_rank`` of the
     buffer. ``timeout_s`` bounds the whole run in seconds. ``routing`` is a pattern as
-    ``patterns.parse`` reads it.
+    ``patterns.parse`` reads it. ``iters`` and ``warmup`` are the least there will be; rounds are
+    added until the p99 is known ``p99_within`` percent, unless that is 0. ``full``: measure the
+    other kinds of time and compare with torch's all_to_all. ``sweep``: fields, and values that
+    each takes one after another while the others stay.
     """
 
     num_tokens: int
@@ -44,6 +53,9 @@ class Parameters:
     timeout_s: float
     combine_dtype: str = "bf16"
     routing: str = "uniform"
+    p99_within: float = 0.0
+    full: bool = False
+    sweep: Sweep = ()
 
     @property
     def use_fp8(self) -> bool:
@@ -57,7 +69,17 @@ class Parameters:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON and for comparison between ranks."""
-        return asdict(self)
+        return {**asdict(self), "sweep": {name: list(values) for name, values in self.sweep}}
+
+    def points(self) -> list[tuple[str, Parameters]]:
+        """Give what the sweep runs, in order, with the field that is swept."""
+        alone = replace(self, sweep=(), full=False, p99_within=0.0)
+        found = []
+        for name, values in self.sweep:
+            for value in values:
+                change: dict[str, Any] = {name: value}
+                found.append((name, replace(alone, **change)))
+        return found
 
 
 def check(parameters: Parameters, world_size: int) -> None:
@@ -96,6 +118,7 @@ def check(parameters: Parameters, world_size: int) -> None:
         (p.iters >= 1, f"--iters must be at least 1, not {p.iters}"),
         (p.warmup >= 0, f"--warmup must not be negative, and {p.warmup} is"),
         (p.seed >= 0, f"--seed must not be negative, and {p.seed} is"),
+        (p.p99_within >= 0, f"--p99-within must not be negative, and {p.p99_within:g} is"),
         (p.timeout_s > 0, f"--timeout must be more than 0 seconds, not {p.timeout_s:g}"),
     )
     for holds, sentence in rules:
@@ -106,3 +129,30 @@ def check(parameters: Parameters, world_size: int) -> None:
         patterns.parse(p.routing).draw(shape, 0, p.seed)
     except patterns.PatternError as error:
         raise OptionError(f"--routing: {error}.") from None
+    for name, point in p.points():
+        try:
+            check(point, world_size)
+        except OptionError as error:
+            option = name.replace("_", "-")
+            raise OptionError(f"--sweep {option}={getattr(point, name)}: {error}") from None
+
+
+def read_sweep(texts: Sequence[str]) -> Sweep:
+    """Read axes as the command line has them, ``num-tokens=1,8,64``.
+
+    Raises ``OptionError`` naming the one that is none.
+    """
+    axes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        field = name.replace("-", "_")
+        try:
+            if field not in SWEPT or field in axes:
+                raise ValueError(name)
+            axes[field] = tuple(sorted({int(value) for value in values.split(",")}))
+        except ValueError:
+            names = ", ".join(known.replace("_", "-") for known in SWEPT)
+            raise OptionError(
+                f"--sweep must be NAME=N,N,... with a NAME of its own out of {names}, not {text!r}."
+            ) from None
+    return tuple(axes.items())

@@ -46,7 +46,7 @@ def bar(title: str, total: int, *, shown: bool, trail: Trail) -> Iterator[Callab
     def note(rounds: int) -> None:
         nonlocal done
         done += rounds
-        trail.say_sometimes(f"{title}: {done} of {total} rounds")
+        trail.say_sometimes(f"{title}: {done} of {max(done, total)} rounds")
 
     if not (shown and sys.stderr.isatty()):
         yield note

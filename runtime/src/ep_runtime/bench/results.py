@@ -9,14 +9,17 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ep_runtime.bench import culprits
-from ep_runtime.bench.statistics import OPERATIONS, logical_bytes, spread, summarize
+from ep_runtime.bench import culprits, overall
+from ep_runtime.bench.kinds import Kind
+from ep_runtime.bench.options import SWEPT
+from ep_runtime.bench.physical import Sent, imbalance
+from ep_runtime.bench.statistics import OPERATIONS, spread, summarize
 from ep_runtime.bench.waits import TIMED, WaitFigures, lateness
 
 if TYPE_CHECKING:
@@ -24,13 +27,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ep_runtime.bench.options import Parameters
+    from ep_runtime.bench.pace import Rounds
     from ep_runtime.bench.place import Place
 
+ALL_TO_ALL = "all_to_all"
 SCHEMA_VERSION = 3
 PASSED = "passed"
 
 _ALWAYS = ("run_id", "backend", "device", "transport", "ranks", "correctness", "hosts")
-_TIMED = (*OPERATIONS, "skew", "waits", "culprits", "per_rank")
+_TIMED = (
+    *(*OPERATIONS, "rounds", "load", "times", ALL_TO_ALL, "sweep"),
+    *("skew", "waits", "culprits", "per_rank"),
+)
 
 
 class ReportError(Exception):
@@ -42,12 +50,34 @@ class Timing:
     """What one rank measured.
 
     ``samples``: operation -> microseconds of each timed call. ``barriers``: microseconds spent in
-    each barrier. ``waits``: operation -> its waits for each rank.
+    each barrier. ``waits``: operation -> its waits for each rank. ``beside``: the kinds of time
+    that were measured beside the main one, and ``ALL_TO_ALL``.
     """
 
     samples: Mapping[str, Sequence[float]]
     barriers: Sequence[float]
     waits: Mapping[str, WaitFigures]
+    rounds: Rounds
+    sent: Sent
+    beside: Mapping[str, Kind]
+
+
+@dataclass(frozen=True)
+class PointTimes:
+    """What one rank measured at one point of a sweep: which field was swept, and to what."""
+
+    axis: str
+    parameters: Parameters
+    samples: Mapping[str, Sequence[float]]
+    sent: Sent
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the main figures were timed, in words, and which kind of time they are."""
+
+    name: str
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -60,6 +90,7 @@ class RankResult:
     backend: str
     transport: str
     timing: Timing | None
+    points: Sequence[PointTimes] = ()
 
 
 def schema() -> dict[str, Any]:
@@ -84,8 +115,7 @@ def _hosts(ranks: Sequence[RankResult]) -> list[dict[str, Any]]:
 def rank_document(parameters: Parameters, result: RankResult) -> dict[str, Any]:
     """Build one rank's part of the document, its samples included."""
     timing = _timing(result)
-    selections = parameters.num_tokens * parameters.num_topk
-    sizes = logical_bytes(selections, parameters.hidden, parameters.use_fp8)
+    sizes = overall.bytes_of(parameters)
     return {
         "rank": result.rank,
         "host": result.host,
@@ -107,12 +137,12 @@ def document(
     parameters: Parameters,
     run_id: str,
     correctness: str,
-    clock: str,
+    clock: Clock,
     ranks: Sequence[RankResult],
     versions: Mapping[str, str],
 ) -> dict[str, Any]:
     """Build the whole document; timings only when ``correctness`` is "passed"."""
-    head = {
+    head: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "run_id": run_id,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -123,7 +153,7 @@ def document(
         "ranks": len(ranks),
         "hosts": _hosts(ranks),
         "parameters": parameters.as_dict(),
-        "clock": clock,
+        "clock": clock.name,
         "versions": dict(versions),
     }
     if correctness != PASSED:
@@ -133,13 +163,22 @@ def document(
     late = lateness([timing.barriers for timing in timings])
     for entry, times in zip(per_rank, late):
         entry["late_us"] = spread(times)
-    overall = {}
-    for name in OPERATIONS:
-        pooled = [value for timing in timings for value in timing.samples[name]]
-        overall[name] = summarize(pooled, per_rank[0][name]["bytes"])
+    hosts = [result.host for result in ranks]
+    samples = [timing.samples for timing in timings]
+    sent = [timing.sent for timing in timings]
+    beside = [timing.beside for timing in timings]
+    not_asked = Kind.not_measured(overall.NOT_ASKED)
     return {
         **head,
-        **overall,
+        **overall.operations(parameters, head["backend"], hosts, samples, sent),
+        "rounds": asdict(timings[0].rounds),
+        "load": imbalance(sent),
+        "times": overall.times(clock.kind, clock.name, samples, beside),
+        ALL_TO_ALL: overall.kind([rank.get(ALL_TO_ALL, not_asked) for rank in beside]),
+        "sweep": [
+            _point(head["backend"], hosts, points)
+            for points in zip(*(result.points for result in ranks))
+        ],
         "skew": spread(late.max(axis=0)),
         "waits": {
             name: _matrix([timing.waits[name].p50_us for timing in timings]) for name in TIMED
@@ -147,6 +186,16 @@ def document(
         "culprits": culprits.find(ranks, timings, late),
         "per_rank": per_rank,
     }
+
+
+def _point(backend: str, hosts: Sequence[str], ranks: Sequence[PointTimes]) -> dict[str, Any]:
+    """Sum up one point of the sweep over all ranks."""
+    first = ranks[0]
+    p = first.parameters
+    figures = overall.operations(
+        p, backend, hosts, [rank.samples for rank in ranks], [rank.sent for rank in ranks]
+    )
+    return {"axis": first.axis, **{name: getattr(p, name) for name in SWEPT}, **figures}
 
 
 def _matrix(rows: Sequence[NDArray[np.float32]]) -> list[list[float | None]]:

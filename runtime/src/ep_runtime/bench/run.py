@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import sys
+import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,36 +19,29 @@ import torch
 import torch.distributed as dist
 
 import ep_runtime
-from ep_runtime import Buffer
-from ep_runtime.bench import patterns, progress, results, table
-from ep_runtime.bench.correctness import (
-    Mismatch,
-    Received,
-    check_combine,
-    check_dispatch,
-    make_expert_outputs,
-)
+from ep_runtime.bench import comparison, kinds, patterns, progress, results, table
+from ep_runtime.bench.correctness import Received
 from ep_runtime.bench.deadline import Deadline
-from ep_runtime.bench.measure import Operations, Samples, clock_of, measure
+from ep_runtime.bench.kinds import Kind
+from ep_runtime.bench.measure import Measured, clock_of, measure
 from ep_runtime.bench.meeting import gather, gather_on_first, join, pick_device
 from ep_runtime.bench.options import Parameters
+from ep_runtime.bench.pace import Pace
+from ep_runtime.bench.physical import Sent
 from ep_runtime.bench.place import place_of
-from ep_runtime.bench.routing import FULL, HOLES, Inputs, make_inputs
-from ep_runtime.bench.waits import (
-    TIMED,
-    WaitCounts,
-    WaitFigures,
-    WaitScale,
-    device_scale,
-    reference_scale,
-)
+from ep_runtime.bench.routing import FULL, HOLES, Inputs
+from ep_runtime.bench.trial import Trial
+from ep_runtime.bench.waits import TIMED, WaitFigures, WaitScale, device_scale, reference_scale
 from ep_runtime.bench.world import World
 
 EXIT_PASSED = 0
 EXIT_MISMATCH = 1
 EXIT_FAILED = 3
 
-_CACHED_INPUTS = 32
+# Rounds of what stands beside the main figures.
+_MOST_ROUNDS_BESIDE = 50
+# Share of the time limit after which no rounds are added.
+_TIME_FOR_ROUNDS = 0.5
 
 
 class RunError(Exception):
@@ -135,6 +129,7 @@ class _Run:
         self.parameters = request.parameters
         self.world = world
         self.deadline = deadline
+        self._no_more_rounds = time.monotonic() + _TIME_FOR_ROUNDS * self.parameters.timeout_s
 
     def run(self) -> int:
         self.deadline.phase = "rendezvous"
@@ -143,12 +138,12 @@ class _Run:
         self.deadline.phase = "comparison of settings"
         self._compare_settings()
         self.deadline.phase = "making the buffer"
-        buffer = self._make_buffer()
-        status = self._check_and_time(buffer)
+        trial = Trial(self.parameters, self.world, self.group, self.device)
+        status = self._check_and_time(trial)
         # After an error none of this is reached: it would wait for peers that may be gone, and
         # the end of the process frees the same.
         self.deadline.phase = "freeing the buffer"
-        buffer.destroy()
+        trial.buffer.destroy()
         dist.destroy_process_group()
         return status
 
@@ -178,135 +173,111 @@ class _Run:
                             f"start all ranks alike."
                         )
 
-    def _make_buffer(self) -> Buffer:
-        p, ranks = self.parameters, self.world.size
-        size = Buffer.get_low_latency_rdma_size_hint(p.num_tokens, p.hidden, ranks, p.num_experts)
-        return Buffer(
-            self.group,
-            num_rdma_bytes=size,
-            low_latency_mode=True,
-            num_qps_per_rank=p.num_experts // ranks,
-            explicitly_destroy=True,
-            backend=p.backend,
-            # Half the bound of the run, so that the runtime's error, which names the peer,
-            # comes before the run's own.
-            timeout_us=int(p.timeout_s * 1e6 / 2),
-        )
-
-    def _check_and_time(self, buffer: Buffer) -> int:
-        p = self.parameters
+    def _check_and_time(self, trial: Trial) -> int:
         for routing in (HOLES, FULL):
             self.deadline.phase = f"correctness check ({routing} routing)"
-            mismatch, outputs, _ = self._check(buffer, routing)
+            mismatch, outputs, _ = trial.check(routing)
             if mismatch:
-                return self._finish(buffer, f"failed: {mismatch}")
+                return self._finish(trial, f"failed: {mismatch}")
         self.deadline.phase = "timing"
-        inputs = self._to_device(make_inputs(p, self.world.rank, FULL))
-        counts = WaitCounts.allocate(p.iters, self.world.size, self.device)
-        rounds = p.warmup + p.iters
-        shown = self.world.rank == 0
+        p, inputs = self.parameters, trial.inputs(FULL)
+        rounds, shown = p.warmup + p.iters, self.world.rank == 0
         with progress.bar("timing", rounds, shown=shown, trail=self.deadline.trail) as advance:
-            samples = measure(
-                Operations(
-                    dispatch=partial(self._dispatch, buffer, inputs),
-                    combine=partial(self._combine, buffer, inputs, outputs),
-                    barrier=self._barrier,
-                ),
+            measured = measure(
+                trial.operations(inputs, outputs),
                 self.device,
-                p.iters,
-                p.warmup,
-                counts,
+                self.world.size,
+                self._pace(p),
                 advance,
             )
+        beside = self._beside(trial, inputs, outputs) if p.full else {}
         self.deadline.phase = "correctness check after timing"
-        mismatch, _, received = self._check(buffer, FULL)
+        mismatch, _, received = trial.check(FULL)
         if mismatch:
-            return self._finish(buffer, f"failed: after timing, {mismatch}")
-        scale = self._wait_scale(buffer, received, inputs.topk_idx)
-        return self._finish(buffer, results.PASSED, _timing(samples, counts, scale))
+            return self._finish(trial, f"failed: after timing, {mismatch}")
+        scale = self._wait_scale(trial, received, inputs.topk_idx)
+        timing = _timing(measured, scale, self._sent(p, inputs), beside)
+        points = []
+        for axis, parameters in p.points():
+            point = self._point(axis, parameters)
+            if isinstance(point, str):
+                at = f"{axis.replace('_', '-')}={getattr(parameters, axis)}"
+                return self._finish(trial, f"failed: with {at}, {point}")
+            points.append(point)
+        return self._finish(trial, results.PASSED, timing, points)
 
-    def _wait_scale(self, buffer: Buffer, received: Received, topk_idx: torch.Tensor) -> WaitScale:
-        if buffer.transport_report()["backend"] == "reference":
+    def _pace(self, parameters: Parameters) -> Pace:
+        return Pace(
+            parameters.iters,
+            parameters.warmup,
+            parameters.p99_within,
+            share=partial(gather, self.group),
+            out_of_time=lambda: time.monotonic() > self._no_more_rounds,
+        )
+
+    def _sent(self, parameters: Parameters, inputs: Inputs) -> Sent:
+        topk_idx = inputs.topk_idx.cpu().numpy()
+        return Sent.of(topk_idx, self.world.size, parameters.num_experts)
+
+    def _beside(self, trial: Trial, inputs: Inputs, outputs: torch.Tensor) -> dict[str, Kind]:
+        """Measure what stands beside the main figures. Collective."""
+        self.deadline.phase = "timing of the other kinds"
+        p = self.parameters
+        rounds = min(p.iters, _MOST_ROUNDS_BESIDE)
+        found = kinds.others(
+            trial.operations(inputs, outputs),
+            trial.hooked(inputs, outputs),
+            self.device,
+            rounds,
+            has_kernels=self._backend(trial) != "reference",
+            agree=partial(gather, self.group),
+        )
+        self.deadline.phase = "timing of all_to_all"
+        found[results.ALL_TO_ALL] = comparison.all_to_all(
+            inputs,
+            p.num_experts // self.world.size,
+            self.world,
+            self.device,
+            Pace(rounds, min(p.warmup, rounds), 0.0, share=partial(gather, self.group)),
+        )
+        return found
+
+    def _point(self, axis: str, parameters: Parameters) -> results.PointTimes | str:
+        """Check, time and check again at one point of the sweep; give what is wrong. Collective."""
+        self.deadline.phase = f"sweep of {axis.replace('_', '-')}"
+        trial = Trial(parameters, self.world, self.group, self.device)
+        mismatch, outputs, _ = trial.check(FULL)
+        if mismatch:
+            return str(mismatch)
+        inputs = trial.inputs(FULL)
+        operations = trial.operations(inputs, outputs)
+        measured = measure(operations, self.device, self.world.size, self._pace(parameters))
+        mismatch, _, _ = trial.check(FULL)
+        if mismatch:
+            return f"after timing, {mismatch}"
+        trial.buffer.destroy()
+        return results.PointTimes(
+            axis, parameters, measured.samples.as_dict(), self._sent(parameters, inputs)
+        )
+
+    def _backend(self, trial: Trial) -> str:
+        return str(trial.buffer.transport_report()["backend"])
+
+    def _wait_scale(self, trial: Trial, received: Received, topk_idx: torch.Tensor) -> WaitScale:
+        if self._backend(trial) == "reference":
             return reference_scale(self.world.size)
         return device_scale(received, topk_idx, self.world.size, self.device)
 
-    def _barrier(self) -> None:
-        dist.barrier(group=self.group)
-
-    def _to_device(self, inputs: Inputs) -> Inputs:
-        return Inputs(
-            x=inputs.x.to(self.device),
-            topk_idx=inputs.topk_idx.to(self.device),
-            topk_weights=inputs.topk_weights.to(self.device),
-        )
-
-    def _dispatch(
-        self, buffer: Buffer, inputs: Inputs, waits: torch.Tensor | None = None
-    ) -> tuple[Any, torch.Tensor, Any]:
-        """Dispatch; give the received tokens, their counts and the handle for the combine."""
-        p = self.parameters
-        recv_x, count, handle, _, _ = buffer.low_latency_dispatch(
-            inputs.x,
-            inputs.topk_idx,
-            p.num_tokens,
-            p.num_experts,
-            dispatch_wait_recv_cost_stats=waits,
-            use_fp8=p.use_fp8,
-        )
-        return recv_x, count, handle
-
-    def _combine(
-        self,
-        buffer: Buffer,
-        inputs: Inputs,
-        outputs: torch.Tensor,
-        dispatched: tuple[Any, torch.Tensor, Any],
-        waits: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        combined: torch.Tensor
-        combined, _, _ = buffer.low_latency_combine(
-            outputs,
-            inputs.topk_idx,
-            inputs.topk_weights,
-            dispatched[2],
-            use_logfmt=self.parameters.use_logfmt,
-            combine_wait_recv_cost_stats=waits,
-        )
-        return combined
-
-    def _check(
-        self, buffer: Buffer, routing: str
-    ) -> tuple[Mismatch | None, torch.Tensor, Received]:
-        """Give the first mismatch of all ranks, this rank's expert outputs, what it received."""
-        p, rank, size = self.parameters, self.world.rank, self.world.size
-
-        @lru_cache(maxsize=_CACHED_INPUTS)
-        def inputs_of(source: int) -> Inputs:
-            return make_inputs(p, source, routing)
-
-        inputs = self._to_device(inputs_of(rank))
-        dispatched = self._dispatch(buffer, inputs)
-        recv_x, count, handle = dispatched
-        x, scales = recv_x if p.use_fp8 else (recv_x, None)
-        received = Received(x, scales, count, handle[0], handle[1])
-        mismatch = self._first(check_dispatch(received, p, rank, size, inputs_of))
-        if mismatch:
-            return mismatch, x, received
-        outputs = make_expert_outputs(received, p, rank, size, inputs_of).to(self.device)
-        combined = self._combine(buffer, inputs, outputs, dispatched)
-        found = check_combine(combined, inputs_of(rank), rank, p.use_logfmt)
-        return self._first(found), outputs, received
-
-    def _first(self, mismatch: Mismatch | None) -> Mismatch | None:
-        """Agree on the mismatch of the lowest rank that has one, so that all stop alike."""
-        return next((found for found in gather(self.group, mismatch) if found), None)
-
     def _finish(
-        self, buffer: Buffer, correctness: str, timing: results.Timing | None = None
+        self,
+        trial: Trial,
+        correctness: str,
+        timing: results.Timing | None = None,
+        points: Sequence[results.PointTimes] = (),
     ) -> int:
         """Gather, write, print; the same exit status on every rank. Collective."""
         self.deadline.phase = "gathering results"
-        transport = buffer.transport_report()
+        transport = trial.buffer.transport_report()
         mine = results.RankResult(
             rank=self.world.rank,
             host=self.world.host,
@@ -314,6 +285,7 @@ class _Run:
             backend=transport["backend"],
             transport=_paths(transport),
             timing=timing,
+            points=points,
         )
         ranks = gather_on_first(self.group, mine)
         passed = correctness == results.PASSED
@@ -335,7 +307,7 @@ class _Run:
                 self.parameters,
                 self.run_id,
                 correctness,
-                clock_of(self.device),
+                results.Clock(clock_of(self.device), kinds.main_kind(self.device)),
                 ranks,
                 self.versions,
             )
@@ -343,25 +315,34 @@ class _Run:
                 results.write_json(self.request.output, report)
             table.show(report)
         # Nobody leaves before the results are written: a launcher may end all at the first exit.
-        self._barrier()
+        trial.barrier()
         return EXIT_PASSED if passed else EXIT_MISMATCH
 
 
-def _timing(samples: Samples, counts: WaitCounts, scale: WaitScale) -> results.Timing:
-    times = samples.as_dict()
+def _timing(
+    measured: Measured, scale: WaitScale, sent: Sent, beside: Mapping[str, Kind]
+) -> results.Timing:
+    times = measured.samples.as_dict()
     waits = {}
     for name in TIMED:
-        measured = scale.microseconds(name, getattr(counts, name))
-        waits[name] = WaitFigures.of(measured, times[name])
-    return results.Timing(times, samples.barrier, waits)
+        counted = scale.microseconds(name, getattr(measured.waits, name))
+        waits[name] = WaitFigures.of(counted, times[name])
+    return results.Timing(
+        samples=times,
+        barriers=measured.samples.barrier,
+        waits=waits,
+        rounds=measured.rounds,
+        sent=sent,
+        beside=beside,
+    )
 
 
 def _paths(transport: Mapping[str, Any]) -> str:
     """Name the kinds of paths to the peers, and what carries RDMA; "self" only for one rank."""
-    kinds = dict.fromkeys(transport["peers"])
-    if len(kinds) > 1:
-        kinds.pop("self", None)
-    named = ", ".join(kinds)
+    paths = dict.fromkeys(transport["peers"])
+    if len(paths) > 1:
+        paths.pop("self", None)
+    named = ", ".join(paths)
     if transport.get("nvshmem_version") is None:
         return named
     handler = transport["nic_handler"] or "none"

@@ -19,16 +19,20 @@ _HEADER_BYTES = 16
 _SCALE_BYTES = 4
 
 
-def logical_bytes(selections: int, hidden: int, use_fp8: bool) -> dict[str, int]:
+def logical_bytes(
+    selections: int, hidden: int, use_fp8: bool, use_logfmt: bool = False
+) -> dict[str, int]:
     """Bytes that one rank moves per operation, one message per (token, expert) selection.
 
     The formula is DeepEP's, so figures compare: FP8 dispatch H + 4 H/128 + 16, BF16 2 H either
-    way. The share that stays on the rank itself is included.
+    way, LogFMT combine 10/8 H + 4 H/128. The share that stays on the rank itself is included.
     """
-    fp8 = hidden + _SCALE_BYTES * hidden // HIDDEN_MULTIPLE + _HEADER_BYTES
+    scales = _SCALE_BYTES * hidden // HIDDEN_MULTIPLE
+    fp8 = hidden + scales + _HEADER_BYTES
     bf16 = 2 * hidden
+    back = hidden * 10 // 8 + scales if use_logfmt else bf16
     dispatch = selections * (fp8 if use_fp8 else bf16)
-    combine = selections * bf16
+    combine = selections * back
     return {"dispatch": dispatch, "combine": combine, "pair": dispatch + combine}
 
 
@@ -40,6 +44,11 @@ def spread(samples_us: Sequence[float] | NDArray[np.float64]) -> dict[str, float
     p50, p95, p99 = (float(v) for v in np.percentile(values, [50, 95, 99]))
     figures = {"p50_us": p50, "p95_us": p95, "p99_us": p99, "max_us": float(values.max())}
     return {name: round(value, 3) for name, value in figures.items()}
+
+
+def gigabytes_per_second(size: float, time_us: float) -> float:
+    """Give the rate in units of 10^9 bytes a second, with four digits; 0 for no time."""
+    return float(f"{size / (time_us * 1e3):.4g}") if time_us > 0 else 0.0
 
 
 def summarize(samples_us: Sequence[float], bytes_per_rank: int) -> dict[str, Any]:
@@ -54,5 +63,5 @@ def summarize(samples_us: Sequence[float], bytes_per_rank: int) -> dict[str, Any
         "min_us": round(float(np.min(samples_us)), 3),
         "mean_us": round(float(np.mean(samples_us)), 3),
         "bytes": bytes_per_rank,
-        "logical_gbps": round(bytes_per_rank / (p50 * 1e3), 3) if p50 > 0 else 0.0,
+        "logical_gbps": gigabytes_per_second(bytes_per_rank, p50),
     }

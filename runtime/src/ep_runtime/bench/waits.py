@@ -39,6 +39,11 @@ class WaitCounts:
         """Make counts of zero."""
         return cls(*(torch.zeros((calls, ranks), dtype=torch.int64, device=device) for _ in TIMED))
 
+    @classmethod
+    def joined(cls, parts: Sequence[WaitCounts]) -> WaitCounts:
+        """Put the rows of ``parts`` one after another."""
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in TIMED))
+
 
 @dataclass(frozen=True)
 class WaitScale:
