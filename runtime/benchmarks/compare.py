@@ -13,19 +13,36 @@ import importlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from contender import Case, Contender, copy_rate, measure, shown, spread
+from contender import (
+    Case,
+    Contender,
+    copy_rate,
+    measure_device,
+    measure_host,
+    shown,
+    spread,
+)
 from ep_runtime import Buffer
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 CASES = [Case(1, 32), Case(8, 32), Case(128, 32), Case(8, 256), Case(128, 256)]
 
 
-def compare(case: Case, classes: dict[str, Any], max_tokens: int, rounds: int) -> dict[str, Any]:
+def compare(
+    case: Case,
+    classes: dict[str, Any],
+    max_tokens: int,
+    rounds: int,
+    measure: Callable[[Contender], dict[str, float]],
+) -> dict[str, Any]:
     """Check all contenders, then let them take turns."""
     samples: dict[str, dict[str, list[float]]] = {}
     sizes = {}
@@ -77,7 +94,13 @@ def main() -> None:
     classes: dict[str, Any] = {"ep_runtime": Buffer}
     if not options.only_ours:
         classes["deep_ep"] = importlib.import_module("deep_ep").Buffer
-    results = [compare(case, classes, options.max_tokens, options.rounds) for case in CASES]
+    results = []
+    shape = (classes, options.max_tokens, options.rounds)
+    for case in CASES:
+        results.append(compare(case, *shape, measure_host))
+    for case, result in zip(CASES, results, strict=True):
+        for name, figures in compare(case, *shape, measure_device)["figures"].items():
+            result["figures"][name].update(figures)
     show(results)
     rate = copy_rate()
     print(f"device copy: {rate:.0f} GB/s read + written; {torch.cuda.get_device_name()}")

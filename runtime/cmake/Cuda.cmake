@@ -23,10 +23,11 @@ function(ep_runtime_finish_kernels target)
     CUDA_VISIBILITY_PRESET hidden
     CUDA_ARCHITECTURES "${EP_RUNTIME_CUDA_ARCHITECTURES}"
     INTERPROCEDURAL_OPTIMIZATION OFF)
-  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  target_include_directories(${target} PRIVATE
+    ${PROJECT_SOURCE_DIR}/include ${EP_RUNTIME_TORCH_DIR})
   string(REPLACE ";" " " _named "${EP_RUNTIME_CUDA_ARCHITECTURES}")
   target_compile_definitions(${target} PRIVATE EP_RUNTIME_CUDA_ARCHITECTURES="${_named}")
-  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
   ep_runtime_name_kernels_by_file(${target})
   install(TARGETS ${target} DESTINATION ep_runtime)
 endfunction()

@@ -6,7 +6,7 @@
 
 #include "ep_runtime/checked_layout.hpp"
 #include "ep_runtime/qp_plan.hpp"
-#include "tensor_maker.hpp"
+#include "torch_bindings.hpp"
 
 namespace py = pybind11;
 using ep_runtime::LowLatencyLayout;
@@ -68,7 +68,7 @@ void bind_qp_plan(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   bind_layout(m);
   bind_qp_plan(m);
-  ep_runtime::bind_tensor_maker(m);
+  ep_runtime::bind_torch(m);
   m.attr("VERSION") = EP_RUNTIME_VERSION;
   m.attr("COMPILER") = EP_RUNTIME_COMPILER;
   m.attr("WITH_CUDA") = static_cast<bool>(EP_RUNTIME_WITH_CUDA);

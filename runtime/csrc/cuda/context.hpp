@@ -7,6 +7,10 @@
 
 namespace ep_runtime {
 
+// Bits of a launch's `phases`.
+constexpr int kSend = 1;
+constexpr int kReceive = 2;
+
 enum class Phase : int {
   kDispatchSend = 1,
   kDispatchReceive,

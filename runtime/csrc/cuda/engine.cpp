@@ -42,7 +42,7 @@ Engine::Engine(std::unique_ptr<Memory> memory, int device, int rank, int num_ran
   peers_ = allocate<uint8_t*>(num_ranks);
   counters_ = allocate<Counters>(1);
   mask_ = allocate<int>(num_ranks);
-  scratch_epoch_ = allocate<uint64_t>(1);
+  epochs_ = allocate<uint64_t>(1 + kEpochs);
   void* record = nullptr;
   check(cudaHostAlloc(&record, sizeof(ProblemRecord), cudaHostAllocMapped | cudaHostAllocPortable),
         "allocating pinned host memory");
@@ -143,12 +143,17 @@ void Engine::clear_mask(cudaStream_t stream) {
   check(cudaMemsetAsync(mask_.get(), 0, num_ranks_ * sizeof(int), stream), "clearing the mask");
 }
 
+bool Engine::has_problem() const {
+  if (!problem_) return false;
+  const volatile uint32_t& state = problem_->state;
+  return state == 2;
+}
+
 std::optional<ProblemRecord> Engine::take_problem() {
-  if (!problem_) return std::nullopt;
-  volatile uint32_t* state = &problem_->state;
-  if (*state != 2) return std::nullopt;
+  if (!has_problem()) return std::nullopt;
   const ProblemRecord record = *problem_;
-  *state = 0;
+  volatile uint32_t& state = problem_->state;
+  state = 0;
   return record;
 }
 
@@ -162,7 +167,7 @@ void Engine::destroy() {
   peers_.reset();
   counters_.reset();
   mask_.reset();
-  scratch_epoch_.reset();
+  epochs_.reset();
   problem_.reset();
 }
 

@@ -51,15 +51,22 @@ class Engine {
   void clear_mask(cudaStream_t stream);
 
   // Where launches that send and receive at once leave their epoch.
-  uint64_t* scratch_epoch() { return scratch_epoch_.get(); }
+  uint64_t* scratch_epoch() { return epochs_.get(); }
+
+  // Where a send launch leaves its epoch for its receive launch, unless it is captured: it is used
+  // again after kEpochs more, long after the protocol has made sure of the receive.
+  uint64_t* next_epoch() { return epochs_.get() + 1 + next_epoch_++ % kEpochs; }
 
   // The first problem since the last call, if a kernel has recorded one. Does not synchronise.
   std::optional<ProblemRecord> take_problem();
+  bool has_problem() const;
 
   // Waits for this device's work and frees everything.
   void destroy();
 
  private:
+  static constexpr uint32_t kEpochs = 64;
+
   LowLatencyLayout layout(const Sizes& sizes) const;
   int num_blocks(int wanted) const;
 
@@ -68,12 +75,13 @@ class Engine {
   int num_ranks_;
   bool enable_shrink_;
   int num_sms_ = 0;
+  uint32_t next_epoch_ = 0;
   int shared_bytes_ = 0;  // that a block may have
   std::unique_ptr<Memory> memory_;
   DevicePointer<uint8_t*> peers_;
   DevicePointer<Counters> counters_;
   DevicePointer<int> mask_;
-  DevicePointer<uint64_t> scratch_epoch_;
+  DevicePointer<uint64_t> epochs_;  // [1 + kEpochs]
   HostPointer<ProblemRecord> problem_;
   DeviceContext context_ = {};
 };

@@ -1,5 +1,7 @@
 #include "engine_bindings.hpp"
 
+#include "call_plans.hpp"
+
 namespace py = pybind11;
 
 namespace ep_runtime {
@@ -77,8 +79,8 @@ void bind_operations(py::module_& m) {
   m.attr("ARCHITECTURES") = EP_RUNTIME_CUDA_ARCHITECTURES;
   m.attr("CUDA_VERSION") = CUDART_VERSION;
   // Local to the module: another one may hold an Engine of its own.
-  py::class_<Engine>(m, "Engine", py::module_local())
-      .def_property_readonly("num_sms", &Engine::num_sms)
+  py::class_<Engine> engine(m, "Engine", py::module_local());
+  engine.def_property_readonly("num_sms", &Engine::num_sms)
       .def_property_readonly("num_bytes", [](Engine& engine) { return engine.memory().bytes(); })
       .def("address",
            [](Engine& engine, int rank) {
@@ -103,6 +105,7 @@ void bind_operations(py::module_& m) {
            [](Engine& engine, uintptr_t stream) { engine.clear_mask(stream_of(stream)); })
       .def("take_problem", &take_problem)
       .def("destroy", &Engine::destroy, py::call_guard<py::gil_scoped_release>());
+  bind_call_plans(engine, m);
 }
 
 }  // namespace ep_runtime

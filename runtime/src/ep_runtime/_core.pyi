@@ -73,10 +73,26 @@ class TensorMaker:
 
 def open_tensor_maker(
     libraries: list[str],
+    tensor_type: type[torch.Tensor],
     device_index: int,
-    specs: list[tuple[list[int], list[int], str, int]],
+    specs: list[tuple[int, list[int], list[int], str, int]],
 ) -> TensorMaker | None:
     """None where the loaded torch lacks a function that this needs."""
+
+class TensorMatcher:
+    """What an argument has to be: dtype, device, sizes, contiguous."""
+
+    def match(self, tensor: object) -> tuple[int, list[int]] | None:
+        """Address and sizes, or None for anything else."""
+
+def open_tensor_matcher(
+    libraries: list[str],
+    tensor_type: type[torch.Tensor],
+    device_index: int,
+    dtype: str,
+    sizes: list[int],
+) -> TensorMatcher | None:
+    """Open one; a size of -1 fits any. None where the loaded torch lacks a function."""
 
 def low_latency_layout(
     num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 MAX_UNRECEIVED = 2
 
 
+def _current_stream(device: torch.device) -> int:
+    # ``torch.cuda.current_stream`` takes ten times as long.
+    return int(torch._C._cuda_getCurrentRawStream(device.index))
+
+
 def _stream_of(handle: int, device: torch.device) -> torch.cuda.Stream:
     if handle == 0:  # which the constructor takes for "none given"
         return torch.cuda.default_stream(device)
@@ -60,9 +65,7 @@ class Launcher:
             )
         if return_recv_hook:
             operation.run(SEND)
-            hook = _ReceiveHook(self._unreceived, operation, name, device)
-            self._unreceived.append(hook)
-            return EventOverlap(), hook
+            return EventOverlap(), self.hook(operation, name, device)
         if device.type != "cuda":
             operation.run(SEND_AND_RECEIVE)
             return EventOverlap(EventHandle(), tensors()) if async_finish else EventOverlap(), None
@@ -70,6 +73,23 @@ class Launcher:
             operation.run(SEND_AND_RECEIVE)
             return EventOverlap(), None
         return self._run_on_comm_stream(operation, tensors, device, async_finish), None
+
+    def direct_stream(self, device_index: int, return_recv_hook: bool) -> int | None:
+        """Give the current stream where an operation without ``async_finish`` simply goes there.
+
+        None where ``run`` has something to order or to refuse. While a graph is captured, only
+        operations with a hook may.
+        """
+        current: int = torch._C._cuda_getCurrentRawStream(device_index)
+        if len(self._unreceived) >= MAX_UNRECEIVED:
+            return None
+        return current if return_recv_hook or current == self._tail else None
+
+    def hook(self, operation: Operation, name: str, device: torch.device) -> _ReceiveHook:
+        """Give what receives ``operation``, which was sent on the current stream."""
+        hook = _ReceiveHook(self._unreceived, operation, name, device)
+        self._unreceived.append(hook)
+        return hook
 
     def _may_use_current_stream(self, device: torch.device) -> bool:
         """Tell whether it holds the last operation already, so that nothing needs ordering.
@@ -79,7 +99,7 @@ class Launcher:
         """
         if torch._C._cuda_isCurrentStreamCapturing():
             return False
-        current: int = torch._C._cuda_getCurrentRawStream(device.index)
+        current = _current_stream(device)
         if self._tail is None:
             self._tail = current
         return self._tail == current
@@ -133,7 +153,8 @@ class _ReceiveHook:
         self._unreceived = unreceived
         self._operation: Operation | None = operation
         self._name = name
-        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._device = device
+        self._sent_on = _current_stream(device) if device.type == "cuda" else None
 
     def __call__(self) -> None:
         operation, self._operation = self._operation, None
@@ -143,18 +164,16 @@ class _ReceiveHook:
                 "cleaned since."
             )
         self._unreceived.remove(self)
-        if self._stream is None:
-            operation.run(RECEIVE)
-            return
-        current = torch.cuda.current_stream(self._stream.device)
-        if current == self._stream:
+        if self._sent_on is None or self._sent_on == _current_stream(self._device):
             operation.run(RECEIVE)
             return
         # Called on another stream: its earlier work comes first, its later work sees the result.
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
+        stream = _stream_of(self._sent_on, self._device)
+        current = torch.cuda.current_stream(self._device)
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
             operation.run(RECEIVE)
-        current.wait_stream(self._stream)
+        current.wait_stream(stream)
 
     def cancel(self) -> None:
         """Make a later call an error."""

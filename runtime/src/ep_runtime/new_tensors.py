@@ -18,25 +18,32 @@ if TYPE_CHECKING:
 
 
 class TensorSpec(NamedTuple):
-    """Shape, strides (elements) and dtype of one tensor.
+    """Shape, strides (elements) and dtype of one tensor, and the block of memory it lies in.
 
-    Its storage holds ``storage_factor`` times the first dimension, for data behind the tensor.
+    Blocks are numbered from 0 in the order of their tensors, which share memory that is free again
+    after the last of them. ``room_behind`` are bytes of the owner's own behind the tensor.
     """
 
+    block: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-    storage_factor: int = 1
+    room_behind: int = 0
 
     @classmethod
     def contiguous(
-        cls, shape: tuple[int, ...], dtype: torch.dtype, storage_factor: int = 1
+        cls, block: int, shape: tuple[int, ...], dtype: torch.dtype, room_behind: int = 0
     ) -> TensorSpec:
         """Lay the elements out in row-major order."""
         strides = [1] * len(shape)
         for dimension in reversed(range(len(shape) - 1)):
             strides[dimension] = strides[dimension + 1] * max(1, shape[dimension + 1])
-        return cls(shape, tuple(strides), dtype, storage_factor)
+        return cls(block, shape, tuple(strides), dtype, room_behind)
+
+    def compiled(self) -> tuple[int, list[int], list[int], str, int]:
+        """Say the same to compiled code, which knows dtypes by name."""
+        name = str(self.dtype).removeprefix("torch.")
+        return self.block, list(self.shape), list(self.strides), name, self.room_behind
 
 
 def tensor_maker(
@@ -47,12 +54,10 @@ def tensor_maker(
     Looking torch's functions up takes longer than a call of it: to be kept.
     """
     compiled = _core.open_tensor_maker(
-        _libraries(),
+        torch_libraries(),
+        torch.Tensor,
         -1 if device.type == "cpu" else device.index,
-        [
-            (list(spec.shape), list(spec.strides), _name(spec.dtype), spec.storage_factor)
-            for spec in specs
-        ],
+        [spec.compiled() for spec in specs],
     )
     if compiled is not None:
         return compiled.make
@@ -60,20 +65,20 @@ def tensor_maker(
 
 
 def make_in_python(device: torch.device, specs: tuple[TensorSpec, ...]) -> tuple[torch.Tensor, ...]:
-    """Do the same with torch's public functions."""
+    """Do the same with torch's public functions, each tensor in memory of its own."""
     made = []
-    for shape, strides, dtype, factor in specs:
-        whole = torch.empty_strided(
-            (factor * shape[0], *shape[1:]), strides, dtype=dtype, device=device
-        )
-        made.append(whole if factor == 1 else whole.narrow(0, 0, shape[0]))
+    for spec in specs:
+        tensor = torch.empty_strided(spec.shape, spec.strides, dtype=spec.dtype, device=device)
+        if spec.room_behind:
+            bytes_ = tensor.untyped_storage().nbytes() + spec.room_behind
+            elements = -(-bytes_ // spec.dtype.itemsize)
+            whole = torch.empty(elements, dtype=spec.dtype, device=device)
+            tensor = whole.as_strided(spec.shape, spec.strides)
+        made.append(tensor)
     return tuple(made)
 
 
-def _libraries() -> list[str]:
+def torch_libraries() -> list[str]:
+    """Give the paths of torch's libraries in which compiled code looks its functions up."""
     folder = Path(torch.__file__).parent / "lib"
     return [str(folder / f"lib{name}.so") for name in ("torch_python", "torch_cpu")]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -37,3 +37,13 @@ def test_task(
 @pytest.mark.parametrize("size", [2, 4])
 def test_masked_rank(pools: Callable[..., RankPool], size: int, seed: int) -> None:
     pools(size).run("api_tasks.masked_rank", seed=seed)
+
+
+@pytest.mark.parametrize("task", ["planned", "not_as_planned", "another_stream"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_planned_calls(pools: Callable[..., RankPool], size: int, task: str, seed: int) -> None:
+    pools(size).run(f"plan_tasks.{task}", seed=seed)
+
+
+def test_a_planned_call_meets_a_recorded_problem(pools: Callable[..., RankPool], seed: int) -> None:
+    pools(2).run("plan_tasks.recorded_problem", seed=seed)

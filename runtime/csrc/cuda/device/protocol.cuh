@@ -13,9 +13,6 @@
 
 namespace ep_runtime {
 
-constexpr int kSend = 1;
-constexpr int kReceive = 2;
-
 enum class Kind : int { kDispatch = 0, kCombine = 1 };
 
 struct Timing {

@@ -41,31 +41,35 @@ def _pointer(tensor: torch.Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-@lru_cache(maxsize=64)
-def _dispatch_outputs(
-    device: torch.device,
-    local: int,
-    ranks: int,
-    max_tokens: int,
-    hidden: int,
-    use_fp8: bool,
-    use_ue8m0: bool,
-) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """Give what makes a dispatch's outputs: counts, source info, layout, rows and, last, scales."""
+def dispatch_outputs(
+    local: int, ranks: int, max_tokens: int, hidden: int, use_fp8: bool, use_ue8m0: bool
+) -> tuple[TensorSpec, ...]:
+    """Specify a dispatch's outputs: counts, source info, layout, rows and, with FP8, scales.
+
+    What the handle keeps until the combine has memory of its own: rows may end before it.
+    """
     rows = ranks * max_tokens
     row_dtype = torch.float8_e4m3fn if use_fp8 else torch.bfloat16
+    # A second half keeps each row's source rank and place in its top-k row for the combine.
+    places_bytes = local * rows * torch.int32.itemsize
     specs = [
-        TensorSpec.contiguous((local,), torch.int32),
-        # The second half keeps each row's source rank and place in its top-k row for the combine.
-        TensorSpec.contiguous((local, rows), torch.int32, storage_factor=2),
-        TensorSpec.contiguous((local, ranks), torch.int64),
-        TensorSpec.contiguous((local, rows, hidden), row_dtype),
+        TensorSpec.contiguous(0, (local,), torch.int32),
+        TensorSpec.contiguous(0, (local, rows), torch.int32, room_behind=places_bytes),
+        TensorSpec.contiguous(0, (local, ranks), torch.int64),
+        TensorSpec.contiguous(1, (local, rows, hidden), row_dtype),
     ]
     if use_fp8:
         columns = hidden // (512 if use_ue8m0 else 128)
         kind = torch.int32 if use_ue8m0 else torch.float32
-        specs.append(TensorSpec((local, rows, columns), (columns * rows, 1, rows), kind))
-    return tensor_maker(device, tuple(specs))
+        specs.append(TensorSpec(1, (local, rows, columns), (columns * rows, 1, rows), kind))
+    return tuple(specs)
+
+
+@lru_cache(maxsize=64)
+def _dispatch_maker(
+    device: torch.device, *shape: int | bool
+) -> Callable[[], tuple[torch.Tensor, ...]]:
+    return tensor_maker(device, dispatch_outputs(*shape))  # type: ignore[arg-type]
 
 
 class _DeviceDispatch:
@@ -74,7 +78,7 @@ class _DeviceDispatch:
     def __init__(self, backend: DeviceBackend, request: DispatchRequest) -> None:
         self._backend = backend
         self._request = request
-        recv_count, src_info, layout_range, recv_x, *scales = _dispatch_outputs(
+        recv_count, src_info, layout_range, recv_x, *scales = _dispatch_maker(
             backend.device,
             request.num_experts // backend.size,
             backend.size,
