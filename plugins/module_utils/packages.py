@@ -39,15 +39,21 @@ class Manager(NamedTuple):
 
     query: List[str]
     install: List[str]
+    simulate_install: Optional[List[str]]
+    offered: Optional[List[str]]
     remove: List[str]
     simulate_removal: Optional[List[str]]
     hold: List[str]
     unhold: List[str]
+    held: List[str]
     pin: str
 
 
 _APT = ["apt-get", "-y", "-q", "-o", "Dpkg::Options::=--force-confold"]
 _HELD = ["--allow-change-held-packages"]
+# A simulation must not write the caches anew either: check mode changes no file.
+_APT_DRY = ["-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="]
+_APT_INSTALL = ["--no-install-recommends", "--allow-downgrades", *_HELD, "install"]
 MANAGERS = {
     "debian": Manager(
         [
@@ -55,29 +61,38 @@ MANAGERS = {
             "--show",
             "--showformat=${db:Status-Abbrev}\t${Package}\t${Version}\n",
         ],
-        [*_APT, "--no-install-recommends", "--allow-downgrades", *_HELD, "install"],
+        [*_APT, *_APT_INSTALL],
+        ["apt-get", "-s", "-q", *_APT_DRY, *_APT_INSTALL],
+        ["apt-cache", *_APT_DRY, "madison"],
         [*_APT, *_HELD, "purge"],
-        ["apt-get", "-s", "-q", *_HELD, "purge"],
+        ["apt-get", "-s", "-q", *_APT_DRY, *_HELD, "purge"],
         ["apt-mark", "hold"],
         ["apt-mark", "unhold"],
+        ["apt-mark", "showhold"],
         "=",
     ),
     "redhat": Manager(
         ["rpm", "-qa", "--queryformat=ii\t%{NAME}\t%{VERSION}-%{RELEASE}\n"],
         ["dnf", "-y", "-q", "install"],
+        None,
+        None,
         ["dnf", "-y", "-q", "remove", "--noautoremove"],
         None,
         ["dnf", "-q", "versionlock", "add"],
         ["dnf", "-q", "versionlock", "delete"],
+        ["dnf", "-q", "versionlock", "list"],
         "-",
     ),
     "suse": Manager(
         ["rpm", "-qa", "--queryformat=ii\t%{NAME}\t%{VERSION}-%{RELEASE}\n"],
         ["zypper", "--non-interactive", "--quiet", "install", "--oldpackage", "--no-recommends"],
+        None,
+        None,
         ["zypper", "--non-interactive", "--quiet", "remove"],
         None,
         ["zypper", "--non-interactive", "--quiet", "addlock"],
         ["zypper", "--non-interactive", "--quiet", "removelock"],
+        ["zypper", "--non-interactive", "--quiet", "locks"],
         "=",
     ),
 }
@@ -116,9 +131,33 @@ def missing(wanted: List[str], present: Dict[str, str]) -> List[str]:
     for item in wanted:
         name, equals, version = item.partition("=")
         have = present.get(name)
-        if have is None or (equals and have != version and not have.startswith(version + "-")):
+        if have is None or (equals and not _is(have, version)):
             lacking.append(item)
     return lacking
+
+
+def _is(have: str, version: str) -> bool:
+    return have == version or have.startswith(version + "-")
+
+
+def exact(tools: Manager, item: str, run: RunCommand) -> str:
+    """``NAME=VERSION`` with the revision that the repositories have, which apt must be told.
+
+    Raises PackageError, with the versions that there are, when none is that one.
+    """
+    name, equals, version = item.partition("=")
+    if not equals or tools.offered is None:
+        return item
+    _code, output, _errors = run([*tools.offered, name])
+    there = [line.split("|")[1].strip() for line in output.splitlines() if line.count("|") == 2]
+    chosen = next((each for each in there if _is(each, version)), None)
+    if chosen is None:
+        raise PackageError(
+            f"{name} {version} is in no repository of this host, which has"
+            f" {', '.join(dict.fromkeys(there)) or 'no version of it'}. Add the repository that"
+            " has it, or ask for a version that is there."
+        )
+    return f"{name}={chosen}"
 
 
 @contextmanager
@@ -159,7 +198,16 @@ def _with_apt_repository(
     if os.path.exists("/etc/apt/sources.list"):
         os.symlink("/etc/apt/sources.list", os.path.join(directory, "epfleet-main.list"))
     lists = ["-o", "Dir::Etc::sourcelist=/dev/null", "-o", f"Dir::Etc::sourceparts={directory}"]
-    return tools._replace(install=["apt-get", *lists, *tools.install[1:]])
+    ours_too = {
+        field: [command[0], *lists, *command[1:]]
+        for field, command in (
+            ("install", tools.install),
+            ("simulate_install", tools.simulate_install),
+            ("offered", tools.offered),
+        )
+        if command
+    }
+    return tools._replace(**ours_too)
 
 
 def _url(repository: str) -> str:
@@ -174,10 +222,10 @@ def install(
     The packages of before are in the record while the package manager works, so that what a killed
     run brought is still known for ours.
     """
+    names = [exact(tools, item, run).replace("=", tools.pin, 1) for item in wanted]
     entry = _entry(record, owner)
     entry.setdefault("pending", installed(tools, run, half=True))
     record.save()
-    names = [item.replace("=", tools.pin, 1) for item in wanted]
     code, output, errors = run([*tools.install, *names])
     changes = _settle(entry, installed(tools, run, half=True))
     record.save()
@@ -195,14 +243,6 @@ def hold(tools: Manager, record: Record, owner: str, names: List[str], run: RunC
     entry["held"] = sorted({*entry.get("held", []), *names})
     record.save()
     _must(run, [*tools.hold, *names])
-
-
-def held(family: str, run: RunCommand) -> List[str]:
-    """Names that are held already; where the manager does not list plain names, none."""
-    if family != "debian":
-        return []
-    _code, output, _errors = run(["apt-mark", "showhold"])
-    return output.split()
 
 
 def removal(tools: Manager, record: Record, owner: str, run: RunCommand) -> Dict[str, List[str]]:
@@ -266,8 +306,9 @@ def _settle(entry: Dict[str, Any], present: Dict[str, str]) -> Dict[str, Optiona
     snapshot = entry.pop("pending", None)
     changes: Dict[str, Optional[str]] = {}
     if snapshot is not None:
-        for name, version in present.items():
-            if snapshot.get(name) != version:
+        # A package of before may also have gone: one that ours takes the place of.
+        for name in {**snapshot, **present}:
+            if snapshot.get(name) != present.get(name):
                 changes[name] = snapshot.get(name)
                 before.setdefault(name, snapshot.get(name))
     return changes

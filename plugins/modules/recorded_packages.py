@@ -14,6 +14,8 @@ description:
     packages came with it and which versions were there before.
   - With O(state=absent) it removes what came and puts back the versions that were changed. It
     refuses when a package that these roles did not install would have to go too.
+  - A package that someone else holds at its version is not changed; the module fails before any
+    change and names it.
   - A driver package whose kernel module does not build fails with the compiler's first error.
 options:
   owner:
@@ -83,7 +85,13 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import dkms, packages
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+    dkms,
+    packages,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+    package_holds as holds,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import procfs
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
     HostRoot,
@@ -109,9 +117,13 @@ def _present(module: AnsibleModule, host: HostRoot, record: Record, run: Any) ->
     lacking = packages.missing(params["name"], have)
     names = [item.partition("=")[0] for item in params["name"]]
     unheld: List[str] = []
-    if params["hold"] and family is not None:
+    if lacking and module.check_mode:
+        # The index of a repository beside the host's own is read in a real run only.
+        own = not params["repository"]
+        holds.refuse_installation(tools, record, lacking, have, run, simulate=own)
+    if params["hold"]:
         before = record.section("packages").get(params["owner"], {}).get("held", [])
-        held = {*packages.held(family, run), *(before if family != "debian" else [])}
+        held = {*holds.held(tools, run), *(before if family != "debian" else [])}
         unheld = [name for name in names if name not in held]
     changes: Changes = {
         item.partition("=")[0]: have.get(item.partition("=")[0]) for item in lacking
@@ -133,10 +145,12 @@ def _install(
     run: Any,
 ) -> Changes:
     begin = time.time()
-    if params["affects_boot"]:
-        note_boot(host)
     try:
         with packages.with_repository(tools, params["repository"], run) as sources:
+            have = packages.installed(tools, run)
+            holds.refuse_installation(sources, record, lacking, have, run, simulate=True)
+            if params["affects_boot"]:
+                note_boot(host)
             return packages.install(sources, record, params["owner"], lacking, run)
     except packages.PackageError as error:
         builds = dkms.failures(host, begin)
@@ -151,6 +165,7 @@ def _absent(module: AnsibleModule, host: HostRoot, record: Record, run: Any) -> 
     tools = packages.manager(procfs.operating_system(host)["family"])
     plan = packages.removal(tools, record, owner, run)
     have = packages.installed(tools, run)
+    holds.refuse_removal(tools, record, plan, have, run)
     changed = bool(plan["remove"] or plan["restore"])
     names = [*plan["remove"], *(item.partition("=")[0] for item in plan["restore"])]
     if not module.check_mode:

@@ -8,6 +8,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.record imp
 from trees import write
 
 TOOLS = subject.manager("debian")
+OFFERED = ("580.10-1", "580.1-2", "580.1-1", "580.1", "570.1")
 
 
 class Dpkg:
@@ -16,6 +17,11 @@ class Dpkg:
     def __init__(self, present, catalogue=None, fails=False, dependents=()):
         self.present, self.catalogue = dict(present), catalogue or {}
         self.fails, self.dependents = fails, list(dependents)
+        self.offered = {
+            "driver": "".join(
+                f"driver | {version} | file:/srv ./ Packages\n" for version in OFFERED
+            )
+        }
         self.broken: set[str] = set()
         self.commands: list[list[str]] = []
 
@@ -27,6 +33,8 @@ class Dpkg:
                 for name, version in self.present.items()
             ]
             return 0, "".join([*lines, "rc \told\t1\n"]), ""
+        if command[0] == "apt-cache":
+            return 0, self.offered.get(command[-1], ""), ""
         words = [word for word in command if not word.startswith("-")]
         if "-s" in command:
             gone = [*command[command.index("purge") + 1 :], *self.dependents]
@@ -65,13 +73,48 @@ def test_a_version_is_satisfied_by_any_revision_of_it(wanted, lacking):
     assert subject.missing(wanted, {"a": "1.2-3"}) == lacking
 
 
+@pytest.mark.parametrize(
+    ("item", "chosen"),
+    [
+        ("driver", "driver"),
+        ("driver=570.1", "driver=570.1"),
+        ("driver=580.10", "driver=580.10-1"),
+        ("driver=580.1", "driver=580.1-2"),
+    ],
+)
+def test_the_newest_revision_of_a_version_is_asked_for(item, chosen):
+    assert subject.exact(TOOLS, item, Dpkg({})) == chosen
+
+
+def test_a_version_that_no_repository_has_is_named_with_those_that_there_are(tmp_path):
+    dpkg = Dpkg({})
+    with pytest.raises(subject.PackageError, match=r"driver 560 is in no repository .* 580.10-1"):
+        subject.install(TOOLS, Record(write(tmp_path, {})), "driver", ["driver=560"], dpkg)
+    assert [command[0] for command in dpkg.commands] == ["apt-cache"]
+
+
+def test_a_package_whose_place_is_taken_comes_back(tmp_path):
+    host = write(tmp_path, {})
+    dpkg = Dpkg({"manager-570": "570.1"})
+
+    def replacing(command):
+        answer = dpkg(command)
+        if "install" in command:
+            del dpkg.present["manager-570"]
+        return answer
+
+    subject.install(TOOLS, Record(host), "driver", ["manager"], replacing)
+    take_back(host, dpkg)
+    assert dpkg.present == {"manager-570": "570.1"}
+
+
 def test_dependencies_go_and_upgrades_are_undone(tmp_path):
     host = write(tmp_path, {})
     first = {"base": "1", "library": "1"}
     dpkg = Dpkg(first, {"driver": {"firmware": "1", "library": "2"}})
     subject.install(TOOLS, Record(host), "driver", ["driver=580.1"], dpkg)
     subject.hold(TOOLS, Record(host), "driver", ["driver"], dpkg)
-    assert dpkg.present == {"base": "1", "library": "2", "driver": "580.1", "firmware": "1"}
+    assert dpkg.present == {"base": "1", "library": "2", "driver": "580.1-2", "firmware": "1"}
     take_back(host, dpkg)
     assert dpkg.present == first
     assert ["apt-mark", "unhold", "driver"] in dpkg.commands
