@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
+    decisions,
+    driver_parts,
+)
 
 
 class FilterModule:
@@ -20,4 +23,6 @@ class FilterModule:
             "reboot_need": decisions.reboot_need,
             "stale_images": decisions.stale_images,
             "unsigned_modules": decisions.unsigned_modules,
+            "fabric_manager": driver_parts.fabric_manager,
+            "peer_memory": driver_parts.peer_memory,
         }

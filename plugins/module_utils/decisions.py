@@ -15,6 +15,9 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.hos
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.modprobe import (
     OPTIONS_FILE,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.driver_parts import (
+    coming_driver,
+)
 
 PREFIX = "NVreg_"
 DWORDS = PREFIX + "RegistryDwords"
@@ -199,8 +202,7 @@ def reboot_need(
             reasons.append(
                 f"{name} is {params[name] or 'empty'} in the loaded driver, {load} at its next load"
             )
-    release = facts["kernel"]["next"]["release"] or facts["kernel"]["release"]
-    coming = facts["modules"]["installed"].get(release, {}).get("nvidia", {}).get("version")
+    coming = coming_driver(facts)
     if nvidia["version"] and coming and coming != nvidia["version"]:
         reasons.append(f"the loaded driver is {nvidia['version']}, its next load is {coming}")
     changes = facts["changes"]

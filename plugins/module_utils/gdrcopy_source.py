@@ -15,6 +15,9 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils import dkm
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.dkms import (
     first_error,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.gdrcopy_sanity import (
+    PROGRAM,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.record import (
     write_atomically,
 )
@@ -73,13 +76,14 @@ def driver(host: HostRoot) -> Driver:
     return Driver(found[0], any(_GPL.search(text) for text in texts))
 
 
-def wanted(version: str, checksum: str, built_against: Driver) -> Dict[str, Any]:
-    """What the marker of a finished installation says."""
+def wanted(version: str, checksum: str, built_against: Driver, cuda: str = "") -> Dict[str, Any]:
+    """What the marker of a finished installation says; ``cuda`` is the folder of a toolkit."""
     return {
         "version": version,
         "checksum": checksum,
         "driver": built_against.directory,
         "opensource": built_against.opensource,
+        **({"cuda": cuda} if cuda else {}),
     }
 
 
@@ -120,6 +124,8 @@ def install(host: HostRoot, url: str, asked: Dict[str, Any], run: RunCommand) ->
         remove(host, run)
         _add_module(host, tree, asked, run)
         files = _install_library(tree, run)
+        if asked.get("cuda"):
+            files.append(_install_sanity(tree, asked["cuda"], run))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     marker = os.path.join(host.path(source_directory(asked["version"])), _MARKER)
@@ -165,6 +171,14 @@ def _install_library(tree: str, run: RunCommand) -> List[str]:
     write_atomically(_LOADER, f"{PREFIX}/lib\n".encode(), 0o644)
     _must(run, ["ldconfig"])
     return [*sorted(files), _LOADER]
+
+
+def _install_sanity(tree: str, cuda: str, run: RunCommand) -> str:
+    """Only this one of the archive's programs: the others measure, and one needs nvcc."""
+    _must(run, ["make", "-C", os.path.join(tree, "tests"), PROGRAM, f"CUDA={cuda}"])
+    target = os.path.join(PREFIX, "bin", PROGRAM)
+    shutil.copy2(os.path.join(tree, "tests", PROGRAM), target)
+    return target
 
 
 def remove(host: HostRoot, run: RunCommand) -> bool:

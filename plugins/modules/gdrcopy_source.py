@@ -25,6 +25,10 @@ options:
   version:
     description: Its version.
     type: str
+  cuda:
+    description: A CUDA toolkit's folder, to build C(gdrcopy_sanity) with; empty leaves that out.
+    type: str
+    default: ""
   state:
     description: Whether it is installed.
     type: str
@@ -83,6 +87,7 @@ def main() -> None:
             "url": {"type": "str"},
             "checksum": {"type": "str"},
             "version": {"type": "str"},
+            "cuda": {"type": "str", "default": ""},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         },
         required_if=[("state", "present", ("url", "checksum", "version"))],
@@ -99,7 +104,7 @@ def main() -> None:
                 changed = gdrcopy_source.remove(host, module.run_command)
             module.exit_json(changed=changed, diff={"before": _told(before), "after": "null\n"})
         found = gdrcopy_source.driver(host)
-        asked = gdrcopy_source.wanted(params["version"], params["checksum"], found)
+        asked = gdrcopy_source.wanted(params["version"], params["checksum"], found, params["cuda"])
         current = gdrcopy_source.is_current(host, asked)
         if not current and not module.check_mode:
             gdrcopy_source.install(host, params["url"], asked, module.run_command)

@@ -87,7 +87,7 @@ ansible_facts:
             - C(gpus) with their PCI address, name, place on the bus, link, IOMMU type and what
               nvidia-smi says of them, whether the module is loaded, driver version and flavour, the
               loaded module's C(params) (null when not loaded), what C(modprobe) would give a load,
-              C(peermem), device C(nodes) with their own and the registered major, the number of
+              C(peermem) and the files that load it at boot, device C(nodes) with their own and the registered major, the number of
               active C(nvlinks), and the C(complaint) of nvidia-smi when it has one.
           returned: always
           type: dict
@@ -141,7 +141,10 @@ ansible_facts:
           returned: always
           type: dict
         nics:
-          description: RDMA devices with place, link, firmware, MTU and C(ports) with their GIDs.
+          description:
+            - RDMA devices with place, link, firmware, MTU and C(ports) with their GIDs.
+            - For RoCE the C(lossless) priorities, the priority of each DSCP (C(dscp_priority)), null
+              where dcb does not say, and the C(traffic_class) that the driver gives to all packets.
           returned: always
           type: list
           elements: dict

@@ -31,25 +31,40 @@ DKMS = """PACKAGE_NAME="nvidia"
 PACKAGE_VERSION="{version}"
 BUILT_MODULE_NAME[0]="nvidia"
 DEST_MODULE_LOCATION[0]="/updates/dkms"
+BUILT_MODULE_NAME[1]="nvidia-peermem"
+DEST_MODULE_LOCATION[1]="/updates/dkms"
 AUTOINSTALL="yes"
 MAKE[0]="'make' KVER=$kernelver NVIDIA_VERSION={version} modules"
 """
+UNIT = """[Unit]
+Description=Stand-in for {name}
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/true
+[Install]
+WantedBy=multi-user.target
+"""
+# Package and version; the fabric manager's name lost its branch with 580.
+SERVICES = (
+    ("nvidia-persistenced", "580.1"),
+    ("nvidia-fabricmanager-570", "570.0"),
+    ("nvidia-fabricmanager-570", "570.1"),
+    ("nvidia-fabricmanager", "580.1"),
+)
 CONTROL = """Package: {name}
 Version: {version}
 Architecture: all
 Maintainer: epfleet tests <nobody@example.org>
-Depends: {depends}
-Description: Stand-in for tests
+{relations}Description: Stand-in for tests
 """
 
 
-def package(folder: Path, name: str, version: str, depends: str, files: dict[str, str]) -> None:
+def package(folder: Path, name: str, version: str, relations: str, files: dict[str, str]) -> None:
     """Build one package; a name in `files` that begins with DEBIAN/ is a maintainer script."""
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory) / "tree"
-        control = CONTROL.format(name=name, version=version, depends=depends)
-        if not depends:
-            control = control.replace("Depends: \n", "")
+        control = CONTROL.format(name=name, version=version, relations=relations)
         for path, text in {**files, "DEBIAN/control": control}.items():
             target = tree / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +88,16 @@ def driver(folder: Path, version: str) -> None:
     files[f"usr/src/nvidia-{version}/dkms.conf"] = DKMS.format(version=version)
     files["DEBIAN/postinst"] = POSTINST.format(version=version, arch="$(dpkg --print-architecture)")
     files["DEBIAN/prerm"] = PRERM.format(version=version)
-    package(folder, "nvidia-standin-dkms", version, "dkms, nvidia-standin-firmware", files)
+    depends = "Depends: dkms, nvidia-standin-firmware\n"
+    package(folder, "nvidia-standin-dkms", version, depends, files)
+
+
+def service(folder: Path, name: str, version: str) -> None:
+    """One of the driver's services, with its unit; the newer name takes the older one's place."""
+    unit = name.replace("-570", "")
+    relations = "Conflicts: nvidia-fabricmanager-570\n" if name == "nvidia-fabricmanager" else ""
+    files = {f"usr/lib/systemd/system/{unit}.service": UNIT.format(name=unit)}
+    package(folder, name, version, relations, files)
 
 
 def archive(target: Path) -> None:
@@ -98,6 +122,8 @@ def main() -> None:
         directory.mkdir(parents=True, exist_ok=True)
     for version in VERSIONS:
         driver(packages, version)
+    for name, version in SERVICES:
+        service(packages, name, version)
     package(packages, "nvidia-standin-firmware", "1", "", {"usr/share/nvidia/firmware": "none\n"})
     made = archives / "gdrcopy-2.5.2.tar.gz"
     archive(made)

@@ -20,8 +20,8 @@ ExecStart=/usr/local/sbin/standin-load
 [Install]
 WantedBy=multi-user.target
 """
-# With a GPU there the hosts are found wanting: they have no NIC, and a limit on locked memory.
-ACCEPTED = {"epfleet_accepted_findings": ["EPD601", "EPD801"]}
+# With a GPU there the hosts are found wanting: no libmlx5, no NIC, a limit on locked memory.
+ACCEPTED = {"epfleet_accepted_findings": ["EPD506", "EPD601", "EPD801"]}
 NEED = {"epfleet_reboot_policy": "when_needed", "nvidia_driver_take_over": True, **ACCEPTED}
 DWORDS = {"PeerMappingOverride": 1, "EpfleetLoaded": 1}
 

@@ -19,6 +19,8 @@ CPU = {
     "skip": "ep_runtime,ep_benchmark",
 }
 NVSHMEM = "/opt/epfleet/nvshmem/current/nvidia/nvshmem"
+PLUGIN = f"{NVSHMEM}/lib/nvshmem_bootstrap_uid.so.3"
+ENVIRONMENT = "cat /opt/epfleet/nvshmem/nvshmem.env"
 FIXTURES = """
 mkdir -p /run/modprobe.d
 echo 'install gdrdrv /bin/true' > /run/modprobe.d/fixture.conf
@@ -26,6 +28,7 @@ printf 'Character devices:\\n234 gdrdrv\\n\\nBlock devices:\\n' > /run/devices
 mount --bind /run/devices /proc/devices
 ip route del default 2>/dev/null || true
 """
+AWAY = "umount /proc/devices; rm /run/modprobe.d/fixture.conf"
 # One fact a line, of every kernel: what gdrdrv is, and what it was built against.
 GDRDRV = """
 for kernel in $(ls /lib/modules); do
@@ -44,7 +47,7 @@ def cut_off():
         "ip route show default; python3 -c 'import socket; socket.setdefaulttimeout(2);"
         ' print(socket.socket().connect_ex(("192.0.2.1", 80)))\''
     )
-    everywhere("umount /proc/devices; rm /run/modprobe.d/fixture.conf")
+    everywhere(AWAY)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,7 @@ def test_the_device_has_the_modules_major(host, installed):
 @pytest.fixture(scope="module")
 def other_driver(installed):
     run = Run("site", ROLES, nvidia_driver_packages=["nvidia-standin-dkms=570.1"], **CPU)
-    return run, everywhere(GDRDRV), everywhere("cat /opt/epfleet/nvshmem/nvshmem.env")
+    return run, everywhere(GDRDRV), everywhere(ENVIRONMENT)
 
 
 def test_another_driver_has_gdrdrv_built_anew(other_driver):
@@ -121,3 +124,36 @@ def test_an_upgrade_of_nvshmem_keeps_the_version_before(host, newer):
 
 def test_new_nvshmem_needs_no_gdrcopy_and_says_so(newer):
     assert "NVSHMEM 3.8.0 serves CPU-assisted mode without GDRCopy." in newer[0].output
+
+
+@pytest.fixture(scope="module")
+def unfit(newer):
+    """Settings and a copy with which no job would start, each told by the library itself."""
+    arguments = {"nvshmem_version": "3.8.0", **CPU}
+    tags = "--tags=nvshmem"
+    before = everywhere(ENVIRONMENT)
+    name = Run("site", tags, nvshmem_settings={"BOOTSTRAP_UID_SOCK_IFNAME": "no0"}, **arguments)
+    everywhere(f"mv {PLUGIN} /var/tmp/")
+    plugin = Run("site", tags, nvshmem_settings={"IB_GID_INDEX": 3}, **arguments)
+    assert everywhere(ENVIRONMENT) == before
+    everywhere(f"mv /var/tmp/{PLUGIN.rsplit('/', 1)[1]} {PLUGIN}")
+    whole = Run("site", tags, nvshmem_settings={"IB_GID_INDEX": 3}, **arguments)
+    return name, plugin, whole
+
+
+def test_an_interface_that_is_not_there_is_told_by_the_uid_bootstrap(unfit):
+    assert unfit[0].status != 0
+    assert "No socket interface found" in unfit[0].message()
+    assert unfit[0].changes == []
+
+
+def test_a_copy_without_its_plugin_is_told_by_the_uid_bootstrap(unfit):
+    assert unfit[1].status != 0
+    missing = "nvshmem_bootstrap_uid.so.3: cannot open shared object file"
+    assert missing in unfit[1].message()
+
+
+def test_what_works_is_told_to_jobs(host, unfit):
+    assert unfit[2].status == 0, unfit[2].output[-3000:]
+    text = host.file("/opt/epfleet/nvshmem/nvshmem.env").content_string
+    assert "NVSHMEM_IB_GID_INDEX=3" in text.splitlines()

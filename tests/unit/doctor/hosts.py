@@ -450,8 +450,22 @@ class Tree:
             "Filesystem 1024-blocks Used Available Capacity Mounted on\n"
             "/dev/sda2 996780 300000 627968 33% /boot\n"
         )
+        for i in range(self.devices) if self.layout.link_layer == "Ethernet" else ():
+            self.flow_control(i)
         if self.layout.packages == "rpm":
             self.files[RECORDED + "rpm"] = "package nvidia-fabricmanager is not installed\n"
+
+    def flow_control(
+        self, i: int, lossless: int | None = 3, table: str = "26:3 48:6", given: str = "106"
+    ) -> Tree:
+        """What dcb says of a RoCE device, and the traffic class that its driver gives."""
+        pairs = " ".join(f"{prio}:{'on' if prio == lossless else 'off'}" for prio in range(8))
+        self.files[f"{RECORDED}dcb-pfc-ens{i}np0"] = (
+            f"pfc-cap 8 macsec-bypass off delay 0\nprio-pfc {pairs} \n"
+        )
+        self.files[f"{RECORDED}dcb-dscp-ens{i}np0"] = f"dscp-prio {table} \n" if table else ""
+        self.line(f"{self.nic_directory(i)}/tc/1/traffic_class", f"Global tclass={given}")
+        return self
 
     def smi(
         self, mig: str = "Disabled", mode: str = "Default", persistence: str = "Enabled"

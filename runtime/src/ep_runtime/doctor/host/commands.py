@@ -45,11 +45,12 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 class Programs:
     """Programs started at construction; ``output`` waits for one of them."""
 
-    def __init__(self, host: HostRoot) -> None:
+    def __init__(self, host: HostRoot, more: Optional[Dict[str, List[str]]] = None) -> None:
+        """``more`` are programs that depend on the host, by name as in ``PROGRAMS``."""
         self._host = host
         self._end = time.monotonic() + DEADLINE_S
         self._running: Dict[str, subprocess.Popen[bytes]] = {}
-        for name, command in PROGRAMS.items() if host.live else ():
+        for name, command in {**PROGRAMS, **(more or {})}.items() if host.live else ():
             try:
                 self._running[name] = subprocess.Popen(
                     command,

@@ -23,6 +23,7 @@ from . import (
     nvshmem,
     pci,
     procfs,
+    qos,
     software,
 )
 from .root import HostRoot
@@ -43,7 +44,7 @@ def gather(
     """Everything host_facts returns under ``epfleet``; reads only."""
     host = HostRoot(root)
     # Started first, so that they answer while the files are read.
-    programs = commands.Programs(host)
+    programs = commands.Programs(host, qos.programs(host))
     try:
         facts = _gather(host, programs, require_options, nvshmem_prefix, venv)
     finally:
@@ -68,6 +69,8 @@ def _gather(
     for gpu in gpus:
         gpu.update(dict.fromkeys(commands.GPU_FIELDS.values()))
         gpu.update(answers["gpus"].get(gpu["pci"].lower(), {}))
+    for nic in rdma:
+        nic.update(qos.facts(host, programs, nic))
     runtime = software.facts(host, venv)
     return {
         "os": procfs.operating_system(host),
@@ -80,7 +83,10 @@ def _gather(
             "flavour": flavour,
             "params": procfs.driver_params(host),
             "modprobe": _modprobe(host, module),
-            "peermem": _loaded_module(host, "nvidia_peermem"),
+            "peermem": {
+                **_loaded_module(host, "nvidia_peermem"),
+                "at_boot": limits.loading_files(host, "nvidia_peermem"),
+            },
             "complaint": answers["complaint"],
             "nvlinks": commands.nvlinks(programs),
             "nodes": procfs.driver_nodes(host),

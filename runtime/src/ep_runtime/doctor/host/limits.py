@@ -108,3 +108,16 @@ def environment(host: HostRoot) -> Dict[str, Dict[str, Any]]:
         if equals and name.startswith(("NVSHMEM_", "NCCL_")):
             found[name] = {"value": value.strip().strip("\"'"), "line": number}
     return found
+
+
+def loading_files(host: HostRoot, module: str) -> List[str]:
+    """The files in modules-load.d that have ``module`` loaded at each boot."""
+    found = []
+    for pattern in ("/etc/modules-load.d/*.conf", "/usr/lib/modules-load.d/*.conf", "/etc/modules"):
+        for path in host.glob(pattern):
+            names = [
+                line.strip().replace("-", "_") for line in (host.text(path) or "").splitlines()
+            ]
+            if module in names:
+                found.append(path)
+    return found

@@ -230,7 +230,8 @@ def needs_open(facts: Facts, intent: Intent) -> List[Evidence]:
     "NVSwitches without a running fabric manager",
     "CUDA does not start: error 802, `system not yet initialized`.",
     "Install nvidia-fabricmanager of version {wanted} and `systemctl enable --now"
-    " nvidia-fabricmanager`.",
+    " nvidia-fabricmanager` (role nvidia_driver does, where it installs the driver).",
+    role="nvidia_driver",
 )
 def no_fabric_manager(facts: Facts, intent: Intent) -> List[Evidence]:
     """GPUs behind NVSwitches are usable only once the fabric manager has set the switches up."""
@@ -248,7 +249,9 @@ def no_fabric_manager(facts: Facts, intent: Intent) -> List[Evidence]:
     "The fabric manager is of another version than the driver",
     "It refuses to start: `NVIDIA GPU driver interface version ... don't match with driver"
     " version`.",
-    "Install nvidia-fabricmanager {wanted} and restart the service.",
+    "Install nvidia-fabricmanager {wanted} and restart the service (role nvidia_driver does, where"
+    " it installs the driver).",
+    role="nvidia_driver",
 )
 def fabric_manager_differs(facts: Facts, intent: Intent) -> List[Evidence]:
     """The two must be equal to the last number."""

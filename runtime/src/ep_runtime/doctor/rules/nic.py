@@ -9,8 +9,8 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from ..intent import remote
 from ..model import ERROR, WARNING, Evidence, Facts, Intent, rule
+from ..peer_memory import dma_buf_obstacles
 
-_DMABUF_KERNEL = (5, 12)
 # Room for a 4096-byte RDMA message and its headers.
 _ROCE_MTU = 4200
 _PEERMEM_REFUSED = re.compile(
@@ -222,9 +222,9 @@ def shared_nic(facts: Facts, intent: Intent) -> List[Evidence]:
     ERROR,
     "NICs have no way into GPU memory",
     "NVSHMEM skips the transport: `neither nv_peer_mem, or nvidia_peermem detected`.",
-    "`modprobe nvidia-peermem` and name it in /etc/modules-load.d/nvidia-peermem.conf; or use"
-    " the open"
+    "Run role nvidia_driver, which loads nvidia-peermem now and at each boot; or use the open"
     " driver on a kernel since 5.12 (DMA-BUF).",
+    role="nvidia_driver",
 )
 def no_peer_memory(facts: Facts, intent: Intent) -> List[Evidence]:
     """Either the module nvidia_peermem, or DMA-BUF: a kernel since 5.12 with DMA_SHARED_BUFFER, the
@@ -234,16 +234,8 @@ def no_peer_memory(facts: Facts, intent: Intent) -> List[Evidence]:
     peermem = facts["nvidia"]["peermem"]["loaded"] or "nv_peer_mem" in loaded
     if not remote(intent) or peermem or not facts["nvidia"]["module_loaded"]:
         return []
-    reasons = []
-    numbers = tuple(int(part) for part in re.findall(r"\d+", facts["kernel"]["release"] or "")[:2])
-    if numbers < _DMABUF_KERNEL:
-        reasons.append(f"kernel {facts['kernel']['release']}")
-    if facts["kernel"]["config"]["DMA_SHARED_BUFFER"] == "n":
-        reasons.append("CONFIG_DMA_SHARED_BUFFER is off")
-    if facts["nvidia"]["flavour"] == "proprietary":
-        reasons.append("the proprietary driver")
-    if facts["environment"].get("NVSHMEM_IB_DISABLE_DMABUF", {}).get("value") in ("1", "true"):
-        reasons.append("NVSHMEM_IB_DISABLE_DMABUF is set")
+    kernel, flavour = facts["kernel"]["release"], facts["nvidia"]["flavour"]
+    reasons = dma_buf_obstacles(facts, kernel, flavour)
     if not reasons:
         return []
     seen = f"nvidia_peermem is not loaded, and no DMA-BUF: {', '.join(reasons)}"
