@@ -87,8 +87,9 @@ ansible_facts:
             - C(gpus) with their PCI address, name, place on the bus, link, IOMMU type and what
               nvidia-smi says of them, whether the module is loaded, driver version and flavour, the
               loaded module's C(params) (null when not loaded), what C(modprobe) would give a load,
-              C(peermem) and the files that load it at boot, device C(nodes) with their own and the registered major, the number of
-              active C(nvlinks), and the C(complaint) of nvidia-smi when it has one.
+              C(peermem) and the files that load it at boot, device C(nodes) with their own and the
+              registered major, the number of active C(nvlinks), and the C(complaint) of nvidia-smi
+              when it has one.
           returned: always
           type: dict
         modules:
@@ -143,8 +144,8 @@ ansible_facts:
         nics:
           description:
             - RDMA devices with place, link, firmware, MTU and C(ports) with their GIDs.
-            - For RoCE the C(lossless) priorities, the priority of each DSCP (C(dscp_priority)), null
-              where dcb does not say, and the C(traffic_class) that the driver gives to all packets.
+            - For RoCE the C(lossless) priorities, the priority of each DSCP (C(dscp_priority)),
+              null where dcb does not say, and the C(traffic_class) that the driver gives to all.
           returned: always
           type: list
           elements: dict
