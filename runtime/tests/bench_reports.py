@@ -76,7 +76,7 @@ def make_ranks(
                     samples={name: values.tolist() for name, values in samples.items()},
                     barriers=rng.gamma(2, 1, 3 * iters).round(3).tolist(),
                     waits=waits,
-                    rounds=Rounds(30, iters, True, None),
+                    rounds=Rounds(30, iters, True, 4.2 if iters >= 368 else None),
                     sent=make_sent(parameters, rank, ranks),
                     beside=make_beside(samples) if parameters.full else {},
                 ),
@@ -116,7 +116,7 @@ def make_beside(samples):
 def make_point(axis, parameters, rank, ranks, rng):
     """Times that grow with the bytes, above 10 us."""
     p = parameters
-    size = p.num_tokens * p.num_topk * p.hidden / 4e3
+    size = p.num_tokens * p.num_topk * p.hidden / 3e4
     times = 10 + size * rng.gamma(50, 0.02, (2, 20))
     samples = {"dispatch": times[0], "combine": times[1], "pair": times.sum(axis=0)}
     return results.PointTimes(

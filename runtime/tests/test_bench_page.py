@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from bench_reports import make_report
+from bench_reports import FULL, make_report
 from ep_runtime.bench import html
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -31,8 +31,9 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     reports = {
         "passed": make_report(ranks=16, per_host=8, slow=(5,)),
+        "full": make_report(ranks=16, per_host=8, slow=(5,), parameters=FULL, iters=400),
         "failed": make_report(correctness="failed: dispatch content, rank 1, expert 2, row 3: x"),
-        "many": make_report(ranks=MANY, per_host=8, slow=(100,), iters=20),
+        "many": make_report(ranks=MANY, per_host=8, slow=(100,), iters=20, parameters=FULL),
     }
     for name, report in reports.items():
         (folder / f"{name}.html").write_text(html.render(report))
@@ -49,8 +50,8 @@ def opened(browser, path, width, scheme="light"):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["passed", "failed", "many"])
+@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("name", ["passed", "full", "failed", "many"])
 def test_nothing_is_wider_than_the_screen(browser, pages, name, width, scheme):
     page = opened(browser, pages / f"{name}.html", width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
@@ -112,4 +113,33 @@ def test_every_cell_of_a_thousand_ranks_is_drawn(browser, pages):
         }"""
     )
     assert size == [MANY, MANY]
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_curves_and_kinds_are_legible(browser, pages, width):
+    page = opened(browser, pages / "full.html", width)
+    pictures = page.locator(".curves figure svg")
+    assert pictures.count() == 4
+    for picture in pictures.all():
+        text = picture.locator("text").first
+        assert picture.bounding_box()["width"] > 300
+        assert text.bounding_box()["height"] >= 8
+    kinds = page.locator(".kinds tbody tr")
+    assert kinds.count() == 6
+    # A column of a title that nobody could read would be as high as it is narrow.
+    assert all(row.bounding_box()["height"] < 260 for row in kinds.all())
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["full", "many"])
+def test_it_prints_on_few_sheets_with_nothing_cut_off(browser, pages, tmp_path, name):
+    page = opened(browser, pages / f"{name}.html", 1280, "dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    # Dark paper would be ink for nothing.
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(21, 25, 31)"
+    page.set_viewport_size({"width": 718, "height": 1000})  # A4 less its margins
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    printed = page.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert printed.count(b"/Type /Page\n") <= 12
     page.close()

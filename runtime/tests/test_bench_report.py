@@ -2,12 +2,16 @@ import json
 import re
 import stat
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import jsonschema
 import pytest
 from bench_reports import FULL, PARAMETERS, make_report
-from ep_runtime.bench import cli, html, plots, results
+from ep_runtime.bench import canvas, cli, curves, html, plots, results
+from ep_runtime.bench.canvas import ON_PAGE
+from ep_runtime.bench.expected import Rates
+from PIL import Image
 
 
 def validate(report):
@@ -142,14 +146,51 @@ class TestPage:
         assert "Results are correct" in page
 
     def test_pictures_are_well_formed_and_take_the_colours_of_the_page(self):
-        report = make_report()
-        for svg in (
-            plots.distribution(range(1, 100), report["dispatch"], "dispatch"),
-            plots.by_rank(report, "pair", 8.0),
+        report = make_report(parameters=FULL)
+        for figure in (
+            plots.distribution(ON_PAGE, range(1, 100), report["dispatch"]),
+            plots.by_rank(ON_PAGE, report, "pair", 8.0),
+            plots.heat_map(ON_PAGE, report, "combine"),
+            curves.curve(ON_PAGE, report, "hidden", Rates()),
         ):
+            svg = canvas.svg(figure, "salt")
             ET.fromstring(svg)
-            assert "var(--accent)" in svg
+            assert "var(--muted)" in svg
             assert not re.search("#0a0b0", svg)
+
+    def test_shows_all_kinds_of_time_the_sweep_and_what_is_expected(self):
+        page = html.render(make_report(parameters=FULL, iters=400))
+        assert page.count("<svg") == 11  # with four curves
+        for text in ("Kernels alone", "By hook, receive", "torch&#39;s all_to_all"):
+            assert text in page
+        assert "not measured" not in page
+        assert "Dashed: what the model predicts." in page
+        assert "The wire alone takes" in page
+        assert "GB/s physical" in page
+        assert "All 19 points" in page
+        assert "known within 4.2 %" in page
+        assert "30, then steady" in page
+
+    def test_says_what_was_not_measured(self):
+        page = html.render(make_report())
+        assert page.count("not measured: not asked for (--full)") == 4
+        assert "not bounded: that takes 368 rounds" in page
+        assert "<h2>Sweep</h2>" not in page
+
+    @pytest.mark.parametrize(("shown", "model"), [("fp8", True), ("bf16", False)])
+    def test_curves_have_the_lines_of_model_and_wire(self, shown, model):
+        report = make_report(parameters=replace(FULL, dtype=shown))
+        figure = curves.curve(ON_PAGE, report, "num_tokens", Rates())
+        (axes,) = figure.axes
+        styles = [line.get_linestyle() for line in axes.get_lines()]
+        assert styles.count("-") == styles.count(":") == 2
+        assert styles.count("--") == (2 if model else 0)
+        measured = next(line for line in axes.get_lines() if line.get_label() == "dispatch")
+        assert measured.get_ydata().tolist() == [
+            p["dispatch"]["p50_us"] for p in report["sweep"][:8]
+        ]
+        names = [text.get_text() for text in axes.get_legend().get_texts()]
+        assert names == ["dispatch", "combine", *(["model"] if model else []), "wire limit"]
 
     def test_needs_no_network_and_no_script(self):
         page = html.render(make_report())
@@ -222,6 +263,47 @@ class TestCommand:
         assert "dispatch" in out
         assert "reference backend" in out
         assert str(page) in out
+
+    def test_writes_pictures(self, tmp_path, capsys):
+        source = self.write(tmp_path, make_report(parameters=FULL))
+        folder = tmp_path / "new" / "pictures"
+        assert cli.main(["report", "--input", str(source), "--png", str(folder)]) == 0
+        assert {path.name for path in folder.iterdir()} == {
+            *(f"times-{name}.png" for name in ("dispatch", "combine", "pair", "by-rank")),
+            *("waits-dispatch.png", "waits-combine.png"),
+            *(f"sweep-{axis}.png" for axis in ("num-tokens", "hidden", "num-experts", "num-topk")),
+        }
+        for path in folder.iterdir():
+            picture = Image.open(path).convert("RGB")
+            assert picture.width > 600
+            colours = {colour for _, colour in picture.getcolors(2**24)}
+            assert (255, 255, 255) in colours  # not transparent: dark pages would hide the text
+            assert not {(10, 11, number) for number in range(1, 7)} & colours
+        assert f"pictures: {folder}" in capsys.readouterr().out
+
+    def test_a_failed_run_has_no_pictures(self, tmp_path):
+        source = self.write(tmp_path, make_report(correctness="failed: combine content, rank 0"))
+        folder = tmp_path / "pictures"
+        assert cli.main(["report", "--input", str(source), "--png", str(folder)]) == 0
+        assert not folder.exists()
+
+    def test_prints_all_kinds_and_the_sweep(self, tmp_path, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "120")
+        source = self.write(tmp_path, make_report(parameters=FULL))
+        ticket = tmp_path / "ticket.md"
+        assert cli.main(["report", "--input", str(source), "--markdown", str(ticket)]) == 0
+        out = capsys.readouterr().out
+        for text in ("By hook, receive", "torch's all_to_all", "Sweep, medians", "is not bounded"):
+            assert text in out
+        lines = ticket.read_text().splitlines()
+        assert sum(line.startswith("| By hook, ") for line in lines) == 2
+        assert len([line for line in lines if line.startswith("| 16 | 256 | 64 | ")]) >= 4
+
+    @pytest.mark.parametrize("option", ["--nvlink-gbps", "--nic-gbps"])
+    def test_a_rate_that_is_none_is_refused(self, tmp_path, capsys, option):
+        source = self.write(tmp_path, make_report())
+        assert cli.main(["report", "--input", str(source), option, "0"]) == 2
+        assert f"{option} must be positive, got 0" in capsys.readouterr().err
 
     def test_a_failed_run_is_rendered_too(self, tmp_path, capsys):
         source = self.write(tmp_path, make_report(correctness="failed: combine content, rank 0"))

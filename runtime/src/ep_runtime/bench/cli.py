@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 from ep_runtime.bench import model_table
+from ep_runtime.bench.expected import Rates
 from ep_runtime.bench.model import Fleet, predict
 from ep_runtime.bench.options import (
     BACKENDS,
@@ -105,12 +106,14 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="render a JSON document as table and HTML")
     report.add_argument("--input", type=Path, required=True, help="document to render")
     report.add_argument("--html", type=Path, help="self-contained page to write")
+    report.add_argument("--png", type=Path, metavar="FOLDER", help="pictures to write")
     report.add_argument("--markdown", type=Path, help="text for a ticket to write")
     report.add_argument("--junit", type=Path, help="JUnit XML for CI to write")
     report.add_argument("--prometheus", type=Path, help="text file for monitoring to write")
     report.add_argument("--baseline", type=Path, help="kept document to compare with")
     report.add_argument("--findings", type=Path, help="of ep-doctor --format json, for culprits")
     report.add_argument("--output", type=Path, help="document to write, with what was added")
+    _add_rates(report)
     _add_model(commands)
     return parser
 
@@ -133,19 +136,26 @@ def _add_model(commands: argparse._SubParsersAction[_Parser]) -> None:
     model.add_argument(
         "--gpus-per-node", type=int, default=defaults.gpus_per_node, help="(%(default)s)"
     )
-    model.add_argument(
-        "--nvlink-gbps",
-        type=float,
-        default=defaults.nvlink_gbps,
-        help="GB/s, one way (%(default)s)",
-    )
-    model.add_argument(
-        "--nic-gbps",
-        type=float,
-        default=defaults.nic_gbps,
-        help="GB/s a GPU, one way (%(default)s)",
-    )
+    _add_rates(model)
     model.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_rates(command: argparse.ArgumentParser) -> None:
+    """Add what the wires carry, for the model's times and the wire's limit."""
+    defaults = Fleet()
+    for option, default, unit in (
+        ("--nvlink-gbps", defaults.nvlink_gbps, "GB/s, one way"),
+        ("--nic-gbps", defaults.nic_gbps, "GB/s a GPU, one way"),
+    ):
+        command.add_argument(option, type=float, default=default, help=f"{unit} (%(default)s)")
+
+
+def _rates(arguments: argparse.Namespace) -> Rates:
+    rates = Rates(nvlink_gbps=arguments.nvlink_gbps, nic_gbps=arguments.nic_gbps)
+    for name, value in asdict(rates).items():
+        if not value > 0:
+            raise OptionError(f"--{name.replace('_', '-')} must be positive, got {value:g}")
+    return rates
 
 
 def _model(arguments: argparse.Namespace) -> int:
@@ -240,6 +250,7 @@ def _report(arguments: argparse.Namespace) -> int:
         baseline,
         exports,
         findings,
+        pictures,
         results,
         table,
     )
@@ -252,11 +263,14 @@ def _report(arguments: argparse.Namespace) -> int:
         findings.attach(report, findings.load(arguments.findings))
     if arguments.output is not None:
         results.write_json(arguments.output, report)
-    if arguments.html is not None:
-        # matplotlib would otherwise leave its font cache in the user's home.
-        with TemporaryDirectory(prefix="ep-bench-") as folder:
-            os.environ.setdefault("MPLCONFIGDIR", folder)
-            results.write(arguments.html, render(report))
+    rates = _rates(arguments)
+    # matplotlib would otherwise leave its font cache in the user's home.
+    with TemporaryDirectory(prefix="ep-bench-") as folder:
+        os.environ.setdefault("MPLCONFIGDIR", folder)
+        if arguments.html is not None:
+            results.write(arguments.html, render(report, rates))
+        if arguments.png is not None:
+            pictures.write(arguments.png, report, rates)
     for path, write in (
         (arguments.markdown, exports.markdown),
         (arguments.junit, exports.junit),
@@ -267,4 +281,6 @@ def _report(arguments: argparse.Namespace) -> int:
     table.show(report)
     if arguments.html is not None:
         print(f"page: {arguments.html}")
+    if arguments.png is not None:
+        print(f"pictures: {arguments.png}")
     return 0

@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from ep_runtime.bench import kinds
 from ep_runtime.bench.baseline import SLOWER
 from ep_runtime.bench.findings import sentence
+from ep_runtime.bench.options import SWEPT
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 from ep_runtime.bench.table import (
     NOBODY_SLOW,
     against_baseline,
+    medians,
     microseconds,
+    p99_sentence,
     rate,
     reference_note,
 )
@@ -29,12 +33,33 @@ def _setting(report: Report) -> str:
     return (
         f"{report['ranks']} ranks on {len(report['hosts'])} hosts, {report['device']}, backend "
         f"{report['backend']} over {report['transport']}; {p['num_tokens']} tokens, hidden "
-        f"{p['hidden']}, {p['num_experts']} experts, top-{p['num_topk']}, {p['dtype']}"
+        f"{p['hidden']}, {p['num_experts']} experts, top-{p['num_topk']}, routing {p['routing']}, "
+        f"dispatch {p['dtype']}, combine {p['combine_dtype']}"
     )
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _kinds(report: Report) -> list[str]:
+    lines = ["| kind of time | dispatch p50, us | combine | both |", "|---|---|---|---|"]
+    for row in kinds.rows(report):
+        cells = [f"not measured: {_cell(row.reason)}", "", ""] if row.reason else medians(row)
+        lines.append(f"| {row.title} | {' | '.join(cells)} |")
+    return lines
+
+
+def _sweep(report: Report) -> list[str]:
+    lines = [
+        "| tokens | hidden | experts | top-k | dispatch p50, us | combine | both |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for point in report["sweep"]:
+        shape = " | ".join(str(point[name]) for name in SWEPT)
+        times = " | ".join(microseconds(point[name]["p50_us"]) for name in OPERATIONS)
+        lines.append(f"| {shape} | {times} |")
+    return lines
 
 
 def markdown(report: Report) -> str:
@@ -51,11 +76,21 @@ def markdown(report: Report) -> str:
             lines += [f"  - {_cell(sentence(item))}" for item in culprit.get("findings", [])]
         if not report["culprits"]:
             lines.append(NOBODY_SLOW)
-        lines += ["", "| operation | p50, us | p95 | p99 | GB/s |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            "| operation | p50, us | p95 | p99 | logical GB/s | physical |",
+            "|---|---|---|---|---|---|",
+        ]
         for name in OPERATIONS:
             figures = report[name]
             times = " | ".join(microseconds(figures[key]) for key in _QUANTILES.values())
-            lines.append(f"| {name} | {times} | {rate(figures['logical_gbps'])} |")
+            rates = f"{rate(figures['logical_gbps'])} | {rate(figures['physical_gbps'])}"
+            lines.append(f"| {name} | {times} | {rates} |")
+        lines += ["", p99_sentence(report)]
+        if report["parameters"]["full"]:
+            lines += ["", *_kinds(report)]
+        if report["sweep"]:
+            lines += ["", *_sweep(report)]
         for name, change in report.get("baseline", {}).items():
             lines.append(f"\n{name} {against_baseline(change)}")
     note = reference_note(report)

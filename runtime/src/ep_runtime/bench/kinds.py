@@ -8,7 +8,7 @@ caller computes between its two phases (hook).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,15 @@ BACK_TO_BACK = "back_to_back"
 KERNEL = "kernel"
 HOOK = "hook"
 KINDS = (END_TO_END, BACK_TO_BACK, KERNEL, HOOK)
+# Stands beside the kinds in reports.
+ALL_TO_ALL = "all_to_all"
+_TITLES = {
+    KERNEL: "Kernels alone",
+    BACK_TO_BACK: "Back to back",
+    END_TO_END: "End to end",
+    HOOK: "By hook",
+    ALL_TO_ALL: "torch's all_to_all",
+}
 
 _REPLAYS = 20
 
@@ -61,6 +70,35 @@ class Kind:
     def not_measured(cls, reason: str) -> Kind:
         """Say why."""
         return cls("", {}, reason)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table of all kinds of time: percentiles by operation, or why there are none."""
+
+    kind: str
+    title: str
+    figures: Mapping[str, Mapping[str, float]]
+    clock: str
+    reason: str
+
+
+def rows(report: Mapping[str, Any]) -> list[Row]:
+    """Lay out the kinds of a passed run, all_to_all last; the phases of a hook are two rows."""
+    found = []
+    for kind, title in _TITLES.items():
+        entry = report[kind] if kind == ALL_TO_ALL else report["times"][kind]
+        if "not_measured" in entry:
+            found.append(Row(kind, title, {}, "", entry["not_measured"]))
+            continue
+        figures, clock = entry["figures"], entry["clock"]
+        if kind != HOOK:
+            found.append(Row(kind, title, figures, clock, ""))
+            continue
+        for half in ("send", "receive"):
+            of_half = {name: figures[f"{name}_{half}"] for name in ("dispatch", "combine")}
+            found.append(Row(kind, f"{title}, {half}", of_half, clock, ""))
+    return found
 
 
 def main_kind(device: torch.device) -> str:

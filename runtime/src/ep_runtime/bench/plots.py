@@ -1,82 +1,32 @@
-"""Pictures for the HTML report, as SVG that takes its colours and fonts from the page.
-
-matplotlib draws with placeholder colours; each becomes a CSS variable, so that one picture
-serves the light, the dark and the printed page.
-"""
+"""The report's pictures of times and waits, drawn in the palette that is asked for."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ep_runtime.bench.results import ReportError, blamed_ranks
+from ep_runtime.bench.canvas import Palette, new_axes
+from ep_runtime.bench.results import blamed_ranks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-_INK = "#0a0b01"
-_MUTED = "#0a0b02"
-_GRID = "#0a0b03"
-_ACCENT = "#0a0b04"
-_WARN = "#0a0b05"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "line", _ACCENT: "accent", _WARN: "warn"}
-
 _MOST_BINS = 36
 _LOG_SCALE_FROM = 3.0  # max over median above which a linear axis hides the bulk
 _MAX_NAMED_HOSTS = 12
 _MAX_LINED_HOSTS = 64
 _HEAT_LEVELS = 16
+_STYLES = {"p50": "-", "p95": "--", "p99": ":"}
 
 
-def _new_figure(width_in: float, height_in: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
-
-    figure = Figure(figsize=(width_in, height_in), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_facecolor("none")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(_MUTED)
-    axes.tick_params(colors=_MUTED, labelcolor=_MUTED, labelsize=10, length=3)
-    axes.yaxis.grid(visible=True, color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def _to_svg(figure: Figure, salt: str) -> str:
-    """Serialize without anything that clashes when several pictures share a page."""
-    import matplotlib as mpl  # noqa: PLC0415 - an optional dependency
-
-    stream = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
-        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var(--{variable})")
-    return svg
-
-
-def require() -> None:
-    """Raise ``ReportError`` when matplotlib is missing, saying how to install it."""
-    try:
-        import matplotlib  # noqa: F401, PLC0415 - an optional dependency
-    except ImportError as error:
-        raise ReportError(
-            "--html needs matplotlib, which is not installed: pip install 'ep-runtime[report]'."
-        ) from error
-
-
-def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: str) -> str:
-    """Draw a histogram of all timed calls with the percentiles marked, as SVG text.
+def distribution(
+    palette: Palette, samples_us: Sequence[float], figures: Mapping[str, Any]
+) -> Figure:
+    """Draw a histogram of all timed calls with the percentiles marked.
 
     ``figures`` are the summary of ``samples_us``; long tails get a logarithmic axis.
     """
@@ -89,7 +39,7 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
 
     values = np.asarray(samples_us, dtype=np.float64)
     low, high = float(values.min()), float(values.max())
-    figure, axes = _new_figure(4.0, 2.3)
+    figure, axes = new_axes(palette, 4.0, 2.3)
     bins = min(_MOST_BINS, max(8, 2 * round(len(values) ** 0.5)))
     logarithmic = low > 0 and high > _LOG_SCALE_FROM * figures["p50_us"]
     if logarithmic:
@@ -102,15 +52,18 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
         edges = np.linspace(low - pad, high + pad, bins + 1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
-    axes.hist(values, bins=list(edges), color=_ACCENT, alpha=0.85, linewidth=0)
+    axes.hist(values, bins=list(edges), color=palette.accent, alpha=0.85, linewidth=0)
     axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     # Room above the bars where the percentiles are named, one line each so none overlap.
     axes.set_ylim(top=axes.get_ylim()[1] * 1.45)
-    for line, (key, style) in enumerate((("p50", "-"), ("p95", "--"), ("p99", ":"))):
-        at = figures[f"{key}_us"]
+    places = {key: figures[f"{key}_us"] for key in _STYLES}
+    to_left = {key: _position(axes, at) > 0.8 for key, at in places.items()}
+    # A name beside its line must not lie across the next one, which ends below or begins above.
+    order = ("p50", "p99", "p95") if to_left["p99"] else ("p50", "p95", "p99")
+    for line, key in enumerate(order):
+        at, left = places[key], to_left[key]
         height = 0.99 - 0.11 * line
-        axes.axvline(at, ymax=height, color=_INK, linewidth=1.2, linestyle=style)
-        left = axes.transAxes.inverted().transform(axes.transData.transform((at, 0)))[0] > 0.8
+        axes.axvline(at, ymax=height, color=palette.ink, linewidth=1.2, linestyle=_STYLES[key])
         axes.annotate(
             key,
             xy=(at, height),
@@ -119,17 +72,22 @@ def distribution(samples_us: Sequence[float], figures: Mapping[str, Any], name: 
             textcoords="offset points",
             ha="right" if left else "left",
             va="top",
-            color=_INK,
+            color=palette.ink,
             fontsize=10,
         )
     unit = "microseconds, logarithmic" if logarithmic else "microseconds"
-    axes.set_xlabel(unit, color=_MUTED, fontsize=10)
-    axes.set_ylabel("calls", color=_MUTED, fontsize=10)
-    return _to_svg(figure, f"distribution-{name}")
+    axes.set_xlabel(unit, color=palette.muted, fontsize=10)
+    axes.set_ylabel("calls", color=palette.muted, fontsize=10)
+    return figure
 
 
-def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
-    """Draw each rank's median with a line from its 10th to its 99th percentile, as SVG text.
+def _position(axes: Axes, at: float) -> float:
+    """Where ``at`` of the horizontal axis lies, 0 left to 1 right."""
+    return float(axes.transAxes.inverted().transform(axes.transData.transform((at, 0)))[0])
+
+
+def by_rank(palette: Palette, report: Mapping[str, Any], operation: str, width_in: float) -> Figure:
+    """Draw each rank's median with a line from its 10th to its 99th percentile.
 
     Hosts are told apart by bands; ranks that are to blame have the warning colour.
     """
@@ -138,11 +96,11 @@ def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
     ranks = report["per_rank"]
     slow = blamed_ranks(report)
     place = {entry["rank"]: index for index, entry in enumerate(ranks)}
-    figure, axes = _new_figure(width_in, 2.7)
+    figure, axes = new_axes(palette, width_in, 2.7)
     size = 5.0 if len(ranks) <= 64 else 2.5
     for group, colour in (
-        ([entry for entry in ranks if entry["rank"] not in slow], _ACCENT),
-        ([entry for entry in ranks if entry["rank"] in slow], _WARN),
+        ([entry for entry in ranks if entry["rank"] not in slow], palette.accent),
+        ([entry for entry in ranks if entry["rank"] in slow], palette.warn),
     ):
         if not group:
             continue
@@ -150,19 +108,21 @@ def by_rank(report: Mapping[str, Any], operation: str, width_in: float) -> str:
         spread = np.array([np.percentile(e["samples"][operation], [10, 50, 99]) for e in group])
         axes.vlines(at, spread[:, 0], spread[:, 2], color=colour, linewidth=size / 2, alpha=0.5)
         axes.plot(at, spread[:, 1], "o", color=colour, markersize=size, markeredgewidth=0)
-    _mark_hosts(axes, report["hosts"], place)
+    _mark_hosts(palette, axes, report["hosts"], place)
     axes.set_ylim(bottom=0)
     axes.set_xlim(-0.6, len(ranks) - 0.4)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
-    axes.set_xlabel("rank", color=_MUTED, fontsize=10)
-    axes.set_ylabel("microseconds", color=_MUTED, fontsize=10)
-    return _to_svg(figure, f"by-rank-{operation}-{width_in}")
+    axes.set_xlabel("rank", color=palette.muted, fontsize=10)
+    axes.set_ylabel("microseconds", color=palette.muted, fontsize=10)
+    return figure
 
 
-def heat_map(report: Mapping[str, Any], operation: str, by_host: bool = False) -> str:
-    """Draw the waits of every rank (rows) for every other one (columns), as SVG text.
+def heat_map(
+    palette: Palette, report: Mapping[str, Any], operation: str, by_host: bool = False
+) -> Figure:
+    """Draw the waits of every rank (rows) for every other one (columns).
 
     ``by_host``: one cell for two hosts, with the longest wait between any of their ranks. Where
     ranks are more than pixels a picture of them all would lose the one that matters.
@@ -184,7 +144,7 @@ def heat_map(report: Mapping[str, Any], operation: str, by_host: bool = False) -
     low, high = np.percentile(known, [1, 100]) if known.size else (1.0, 2.0)
     low = max(low, high / 1e4, 0.1)
     bounds = np.geomspace(low, max(high, 2 * low), _HEAT_LEVELS + 1)
-    figure, axes = _new_figure(7.2, 6.2)
+    figure, axes = new_axes(palette, 7.2, 6.2)
     axes.yaxis.grid(visible=False)
     axes.spines["bottom"].set_visible(False)
     picture = axes.imshow(
@@ -196,14 +156,13 @@ def heat_map(report: Mapping[str, Any], operation: str, by_host: bool = False) -
     bar = figure.colorbar(picture, ax=axes, shrink=0.8, ticks=bounds[:: _HEAT_LEVELS // 4])
     bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:,.3g}"))
     bar.ax.minorticks_off()
-    bar.ax.tick_params(colors=_MUTED, labelcolor=_MUTED, labelsize=10)
-    bar.set_label("microseconds, logarithmic", color=_MUTED, fontsize=10)
+    bar.ax.tick_params(colors=palette.muted, labelcolor=palette.muted, labelsize=10)
+    bar.set_label("microseconds, logarithmic", color=palette.muted, fontsize=10)
     bar.outline.set_visible(False)
-    _mark_host_blocks(axes, hosts)
-    axes.set_xlabel("waited for", color=_MUTED, fontsize=10)
-    axes.set_ylabel("waiting", color=_MUTED, fontsize=10)
-    with mpl.rc_context({"image.composite_image": False}):
-        return _to_svg(figure, f"waits-{operation}-{by_host}")
+    _mark_host_blocks(palette, axes, hosts)
+    axes.set_xlabel("waited for", color=palette.muted, fontsize=10)
+    axes.set_ylabel("waiting", color=palette.muted, fontsize=10)
+    return figure
 
 
 def _longest_by_host(
@@ -216,13 +175,13 @@ def _longest_by_host(
     return np.where(longest >= 0, longest, np.nan)
 
 
-def _mark_host_blocks(axes: Axes, hosts: Sequence[Mapping[str, Any]]) -> None:
+def _mark_host_blocks(palette: Palette, axes: Axes, hosts: Sequence[Mapping[str, Any]]) -> None:
     """Draw lines between hosts whose ranks are adjacent, and name hosts while there is room."""
     firsts = [min(host["ranks"]) for host in hosts]
     if len(hosts) <= _MAX_LINED_HOSTS:
         for first in firsts[1:]:
-            axes.axhline(first - 0.5, color=_GRID, linewidth=0.6)
-            axes.axvline(first - 0.5, color=_GRID, linewidth=0.6)
+            axes.axhline(first - 0.5, color=palette.line, linewidth=0.6)
+            axes.axvline(first - 0.5, color=palette.line, linewidth=0.6)
     step = -(-len(hosts) // _MAX_NAMED_HOSTS)
     named = range(0, len(hosts), step)
     middles = [float(np.mean(hosts[index]["ranks"])) for index in named]
@@ -231,7 +190,12 @@ def _mark_host_blocks(axes: Axes, hosts: Sequence[Mapping[str, Any]]) -> None:
     axes.set_yticks(middles, names)
 
 
-def _mark_hosts(axes: Axes, hosts: Sequence[Mapping[str, Any]], place: Mapping[int, int]) -> None:
+def _mark_hosts(
+    palette: Palette,
+    axes: Axes,
+    hosts: Sequence[Mapping[str, Any]],
+    place: Mapping[int, int],
+) -> None:
     """Shade every other host; name them where there is room. Ranks of a host may be scattered."""
     if len(hosts) < 2:
         return
@@ -239,7 +203,9 @@ def _mark_hosts(axes: Axes, hosts: Sequence[Mapping[str, Any]], place: Mapping[i
         places = sorted(place[rank] for rank in host["ranks"])
         contiguous = places[-1] - places[0] == len(places) - 1
         if contiguous and index % 2 == 1:
-            axes.axvspan(places[0] - 0.5, places[-1] + 0.5, color=_GRID, alpha=0.45, linewidth=0)
+            axes.axvspan(
+                places[0] - 0.5, places[-1] + 0.5, color=palette.line, alpha=0.45, linewidth=0
+            )
         if contiguous and len(hosts) <= _MAX_NAMED_HOSTS:
             axes.annotate(
                 host["name"],
@@ -249,6 +215,6 @@ def _mark_hosts(axes: Axes, hosts: Sequence[Mapping[str, Any]], place: Mapping[i
                 textcoords="offset points",
                 ha="center",
                 va="bottom",
-                color=_MUTED,
+                color=palette.muted,
                 fontsize=9,
             )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ep_runtime.bench import culprits, overall
-from ep_runtime.bench.kinds import Kind
+from ep_runtime.bench.kinds import ALL_TO_ALL, Kind
 from ep_runtime.bench.options import SWEPT
 from ep_runtime.bench.physical import Sent, imbalance
 from ep_runtime.bench.statistics import OPERATIONS, spread, summarize
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ep_runtime.bench.pace import Rounds
     from ep_runtime.bench.place import Place
 
-ALL_TO_ALL = "all_to_all"
 SCHEMA_VERSION = 3
 PASSED = "passed"
 
@@ -211,8 +210,18 @@ def blamed_ranks(report: Mapping[str, Any]) -> set[int]:
     return {rank for item in report["culprits"] for rank in item["ranks"] + item["peers"]}
 
 
+def pooled(ranks: Sequence[Mapping[str, Any]], operation: str) -> list[float]:
+    """Give the times of all calls of ``operation``, from entries of ``per_rank``."""
+    return [value for entry in ranks for value in entry["samples"][operation]]
+
+
 def write(path: Path, text: str) -> None:
-    """Put ``text`` at ``path`` through a rename, so a reader sees all of it or the old file.
+    """``write_bytes`` for text."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Put ``content`` at ``path`` through a rename, so a reader sees all of it or the old file.
 
     Raises ``ReportError`` naming the path.
     """
@@ -220,8 +229,8 @@ def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
                 stream.flush()
                 os.fsync(stream.fileno())
             # mkstemp makes files that only their owner can read.

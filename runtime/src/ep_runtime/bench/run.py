@@ -233,7 +233,7 @@ class _Run:
             agree=partial(gather, self.group),
         )
         self.deadline.phase = "timing of all_to_all"
-        found[results.ALL_TO_ALL] = comparison.all_to_all(
+        found[kinds.ALL_TO_ALL] = comparison.all_to_all(
             inputs,
             p.num_experts // self.world.size,
             self.world,

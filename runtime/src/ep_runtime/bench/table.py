@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ep_runtime.bench import kinds
+from ep_runtime.bench.confidence import least_rounds
 from ep_runtime.bench.findings import sentence
+from ep_runtime.bench.options import SWEPT
 from ep_runtime.bench.results import PASSED
 from ep_runtime.bench.statistics import OPERATIONS
 
@@ -25,7 +28,35 @@ def microseconds(value: float) -> str:
 
 def rate(gbps: float) -> str:
     """Format a rate, small ones with two significant digits."""
+    if gbps >= 100:
+        return f"{gbps:,.0f}"
     return f"{gbps:,.2f}" if gbps >= 1 else f"{gbps:.2g}"
+
+
+def p99_sentence(report: Mapping[str, Any]) -> str:
+    """Say how sure the p99 is, and whether the run was steady."""
+    rounds, asked = report["rounds"], report["parameters"]["p99_within"]
+    percent = rounds["p99_percent"]
+    told = (
+        f"The p99 of the slowest rank is not bounded by {rounds['timed']} rounds; that takes "
+        f"{least_rounds()} or more."
+        if percent is None
+        else f"The p99 of the slowest rank is known within {percent:.2g} % "
+        f"({rounds['timed']} rounds)."
+    )
+    if asked and (percent is None or percent > asked):
+        told += f" Asked for were {asked:g} %."
+    if rounds["steady"] is False:
+        told += f" Rounds were still not steady after {rounds['warmup']} untimed ones."
+    return told
+
+
+def medians(row: kinds.Row) -> list[str]:
+    """Format the medians of all operations, "" for those that the kind has not."""
+    return [
+        microseconds(row.figures[name]["p50_us"]) if name in row.figures else ""
+        for name in OPERATIONS
+    ]
 
 
 def reference_note(report: Mapping[str, Any]) -> str:
@@ -47,6 +78,27 @@ def against_baseline(change: Mapping[str, Any]) -> str:
     )
 
 
+def _kinds(report: Mapping[str, Any]) -> Table:
+    table = Table(title="All kinds of time, medians in microseconds")
+    table.add_column("kind")
+    for name in OPERATIONS:
+        table.add_column("both" if name == "pair" else name, justify="right")
+    table.add_column("not measured")
+    for row in kinds.rows(report):
+        table.add_row(row.title, *medians(row), escape(row.reason))
+    return table
+
+
+def _sweep(report: Mapping[str, Any]) -> Table:
+    table = Table(title="Sweep, medians in microseconds")
+    for heading in ("tokens", "hidden", "experts", "top-k", "dispatch", "combine", "both"):
+        table.add_column(heading, justify="right")
+    for point in report["sweep"]:
+        shape = (str(point[name]) for name in SWEPT)
+        table.add_row(*shape, *(microseconds(point[name]["p50_us"]) for name in OPERATIONS))
+    return table
+
+
 def show(report: Mapping[str, Any], console: Console | None = None) -> None:
     """Print verdict, setting and figures of ``report``."""
     console = console or Console()
@@ -66,14 +118,19 @@ def show(report: Mapping[str, Any], console: Console | None = None) -> None:
         return
     table = Table(title="Low-latency operations, all ranks, microseconds")
     table.add_column("operation")
-    for heading in ("p50", "p95", "p99", "min", "max", "GB/s"):
+    for heading in ("p50", "p95", "p99", "min", "max", "logical GB/s", "physical"):
         table.add_column(heading, justify="right")
     for name in OPERATIONS:
         figures = report[name]
         times = (microseconds(figures[f"{key}_us"]) for key in ("p50", "p95", "p99", "min", "max"))
         label = "both" if name == "pair" else name
-        table.add_row(label, *times, rate(figures["logical_gbps"]))
+        table.add_row(label, *times, rate(figures["logical_gbps"]), rate(figures["physical_gbps"]))
     console.print(table)
+    console.print(p99_sentence(report), markup=False, highlight=False)
+    if report["parameters"]["full"]:
+        console.print(_kinds(report))
+    if report["sweep"]:
+        console.print(_sweep(report))
     if not report["culprits"]:
         console.print(NOBODY_SLOW)
     for culprit in report["culprits"]:
