@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
     if constexpr (kMayPut) drain_puts();  // no row of ours may land behind a peer's zeroes
   }
   __syncthreads();
-  barrier(p, 2 * clean - 1, shared_timing);
+  barrier(p, 2 * clean - 1, shared_timing);  // State: met.
   if (threadIdx.x == 0) {
     Counters& counters = *p.context.counters;
     settle(counters.dispatch_sends, counters.dispatch_receives);
@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
     *word_at(local, p.layout.dispatch_row + row * p.layout.dispatch_row_stride) = 0;
   }
   __syncthreads();
+  // State: zeroed.
   barrier(p, 2 * clean, shared_timing);
 }
 

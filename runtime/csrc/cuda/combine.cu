@@ -27,11 +27,13 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
   if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
     post_acknowledgements(p.context, p.layout);
   }
+  // State: sent, once all blocks are through.
   if (p.phases & kSend) combine_send<kLogfmt>(p, launch, begins, destination);
   if (p.phases & kReceive) {
-    combine_receive<kLogfmt>(p, launch, receive, selection);
+    combine_receive<kLogfmt>(p, launch, receive, selection);  // State: read, likewise.
     __syncthreads();
     if (threadIdx.x == 0) {
+      // State: complete, with the last block's share.
       add_relaxed_gpu(&counters->combine_receives[slot_of(launch.epoch)], ticket_share());
     }
   }

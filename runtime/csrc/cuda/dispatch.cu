@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kDispatchThreads, 1)
   }
   if (p.phases & kSend) {
     send_counts<kStaged>(p, send, launch, table, histogram);
-    send_rows<kFp8, kStaged>(p, send, launch, table);
+    send_rows<kFp8, kStaged>(p, send, launch, table);  // State: sent, once all blocks are here.
   }
   if (p.phases & kReceive) {
     receive_counts(p, launch, counts, rows);
@@ -42,9 +42,10 @@ __global__ void __launch_bounds__(kDispatchThreads, 1)
     }
     place_ranks(p, counts);
     __syncthreads();
-    receive_rows<kFp8>(p, launch, counts, rows);
+    receive_rows<kFp8>(p, launch, counts, rows);  // State: read, once all blocks are here.
     __syncthreads();
     if (threadIdx.x == 0) {
+      // State: complete, with the last block's share.
       add_relaxed_gpu(&counters->dispatch_receives[slot_of(launch.epoch)], ticket_share());
     }
   }

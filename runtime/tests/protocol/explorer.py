@@ -11,7 +11,9 @@ fault:
 - ``overwrite``: a row was overwritten that its receiver had yet to read;
 - ``no way on``: some living rank has not finished, and nothing can happen any more.
 
-Left out: clean, and rejoining, which the runtime does not have.
+A clean meets twice and zeroes its words in between. A creation gives all ranks new memory; a rank
+that died comes back there, which is how a restarted process joins again. ``STATES`` are a rank's
+within a launch; the kernels name them where they reach them ("State: posted").
 """
 
 from __future__ import annotations
@@ -22,12 +24,19 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DISPATCH, COMBINE = 0, 1
+DISPATCH, COMBINE, CLEAN, CREATE = 0, 1, 2, 3
 SEND, RECEIVE = 1, 2
+
+POSTED, SENT, READ, COMPLETE = "posted", "sent", "read", "complete"
+MET, ZEROED = "met", "zeroed"
+STATES = (POSTED, SENT, READ, COMPLETE, MET, ZEROED)
 
 
 class Launch(NamedTuple):
-    """One kernel launch: its kind, its epoch of that kind (from 1), its phases."""
+    """One kernel launch, or a creation: its kind, its epoch of that kind (from 1), its phases.
+
+    Epochs begin again with a creation. A clean and a creation have no phases.
+    """
 
     kind: int
     epoch: int
@@ -51,29 +60,39 @@ class Rules:
     acknowledges_after_reading: bool = True
     flag_holds_epoch: bool = True
     deadlines: bool = True
+    clean_settles: bool = True
+    clean_meets_after_zeroing: bool = True
+    barrier_may_be_one_ahead: bool = True
+    creation_waits_for_all: bool = True
 
 
 class Message(NamedTuple):
-    """A store on its way. ``what`` is "row", "flag" or "ack"; an ack has kind and slot 0."""
+    """A store on its way. ``what`` is "row", "flag", "ack" or "barrier"; the last two have kind 0.
+
+    It goes to the memory of ``incarnation``, which its sender had mapped.
+    """
 
     source: int
     target: int
     what: str
     kind: int
     slot: int
-    value: int | tuple[int, ...]  # epoch, or completed receives
+    value: int | tuple[int, ...]  # epoch, completed receives, or barriers passed
+    incarnation: int = 0
 
 
 class Rank(NamedTuple):
     """Where a rank is. ``sent`` and ``read``: peers that the current launch is done with."""
 
     launch: int
-    posted: bool
+    state: str
     sent: frozenset[int]
     read: frozenset[int]
     receives: tuple[int, ...]  # completed, by 2 * kind + slot
     masked: frozenset[int]
     alive: bool
+    incarnation: int = 0
+    lost_in: int = -1  # the incarnation in which it died, once it is back
 
 
 class State(NamedTuple):
@@ -99,14 +118,14 @@ class Explorer:
 
     def initial(self) -> State:
         nobody: frozenset[int] = frozenset()
-        rank = Rank(0, False, nobody, nobody, (0, 0, 0, 0), nobody, True)
+        rank = Rank(0, "", nobody, nobody, (0, 0, 0, 0), nobody, True)
         return State((rank,) * self.size, frozenset(), frozenset(), ())
 
     def explore(self, limit: int = 2_000_000) -> str | None:
         """Return the first fault, or None. Raises RuntimeError beyond ``limit`` states."""
         start = self.initial()
         seen, waiting = {start}, [start]
-        self.states = 1
+        self.states, self.returned = 1, 0
         while waiting:
             state = waiting.pop()
             try:
@@ -131,11 +150,20 @@ class Explorer:
         """Give all successors of ``state``."""
         yield from self._arrivals(state)
         for number, rank in enumerate(state.ranks):
-            if not rank.alive or rank.launch == len(self.program):
+            if not rank.alive:
+                yield from self._restart(state, number, rank)
+                continue
+            if rank.launch == len(self.program):
                 continue
             yield from self._launch_steps(state, number, rank)
-            if self.may_die and all(other.alive for other in state.ranks):
+            if self._may_die_now(state, rank):
                 yield self._with_rank(state, number, rank._replace(alive=False))
+
+    def _may_die_now(self, state: State, rank: Rank) -> bool:
+        """Tell whether nobody died yet. A death in a creation ends that creation for all."""
+        creating = self.program[rank.launch].kind == CREATE
+        nobody_yet = all(other.alive and other.lost_in < 0 for other in state.ranks)
+        return self.may_die and nobody_yet and not creating
 
     # -- stores that arrive
 
@@ -144,11 +172,17 @@ class Explorer:
         for index, message in enumerate(state.flying):
             word = (message.source, message.target, message.what, message.kind, message.slot)
             behind = word in blocked  # an earlier store to the same word
+            if message.what == "barrier":  # is released behind all that its sender has stored
+                pair = (message.source, message.target)
+                behind |= any(other[:2] == pair for other in blocked)
             blocked.add(word)
             if not behind:
                 yield self._arrive(state, index, message)
 
     def _arrive(self, state: State, index: int, message: Message) -> State:
+        rest = state._replace(flying=state.flying[:index] + state.flying[index + 1 :])
+        if message.incarnation != state.ranks[message.target].incarnation:
+            return rest  # that memory is not in use any more
         unread = state.unread
         place = (message.target, message.source, message.kind, message.slot)
         if message.what == "row":
@@ -160,11 +194,7 @@ class Explorer:
         memory[address] = message.value
         if message.what == "row" and self.rules.flag_behind_row:
             memory[(*address[:2], "flag", *address[3:])] = self._flag(message.value)
-        return state._replace(
-            memory=frozenset(memory.items()),
-            unread=unread,
-            flying=state.flying[:index] + state.flying[index + 1 :],
-        )
+        return rest._replace(memory=frozenset(memory.items()), unread=unread)
 
     def _will_read(self, state: State, message: Message) -> bool:
         receiver = state.ranks[message.target]
@@ -174,7 +204,13 @@ class Explorer:
 
     def _launch_steps(self, state: State, number: int, rank: Rank) -> Iterator[State]:
         launch = self.program[rank.launch]
-        if not rank.posted:
+        if launch.kind == CREATE:
+            yield from self._create(state, number, rank)
+            return
+        if launch.kind == CLEAN:
+            yield from self._clean(state, number, rank, launch)
+            return
+        if not rank.state:
             yield self._post_acknowledgements(state, number, rank, launch)
             return
         peers = set(range(self.size)) - rank.masked - {number}
@@ -197,11 +233,16 @@ class Explorer:
             message = Message(number, peer, "ack", 0, 0, tuple(receives))
             if self._is_news(posted, message):
                 posted = self._fly(posted, message)
-        return self._with_rank(posted, number, rank._replace(posted=True))
+        return self._with_rank(posted, number, rank._replace(state=POSTED))
 
     def _is_news(self, state: State, message: Message) -> bool:
         """Words that change nothing are left out: they only multiply states."""
-        flying = [other.value for other in state.flying if other[:5] == message[:5]]
+        mapped = state.ranks[message.source].incarnation
+        flying = [
+            other.value
+            for other in state.flying
+            if other[:5] == message[:5] and other.incarnation == mapped
+        ]
         address = (message.target, message.source, "ack", 0, 0)
         last = flying[-1] if flying else dict(state.memory).get(address, (0, 0, 0, 0))
         return message.value != last
@@ -223,7 +264,8 @@ class Explorer:
         if not self.rules.flag_behind_row:
             flag = row._replace(what="flag", value=self._flag(launch.epoch))
             following = self._fly(following, flag)
-        yield self._with_rank(following, number, rank._replace(sent=rank.sent | {peer}))
+        sent = rank._replace(sent=rank.sent | {peer}, state=SENT)
+        yield self._with_rank(following, number, sent)
 
     def _read(
         self, state: State, number: int, rank: Rank, launch: Launch, peer: int
@@ -236,11 +278,13 @@ class Explorer:
         if memory.get((number, peer, "row", launch.kind, slot)) != launch.epoch:
             raise Fault("early read")
         following = state._replace(unread=state.unread - {(number, peer, launch.kind, slot)})
-        yield self._with_rank(following, number, rank._replace(read=rank.read | {peer}))
+        read = rank._replace(read=rank.read | {peer}, state=READ)
+        yield self._with_rank(following, number, read)
 
     def _expire(self, state: State, number: int, rank: Rank, peer: int) -> Iterator[State]:
-        """A deadline is far longer than any delivery: it passes only for a peer that is dead."""
-        dead = not state.ranks[peer].alive
+        """A deadline is far longer than any delivery: it passes only for a peer that was lost."""
+        lost = state.ranks[peer].lost_in == rank.incarnation
+        dead = not state.ranks[peer].alive or lost
         gone = not any(message.source == peer for message in state.flying)
         if self.rules.deadlines and dead and gone:
             yield self._with_rank(state, number, rank._replace(masked=rank.masked | {peer}))
@@ -249,11 +293,119 @@ class Explorer:
         receives = list(rank.receives)
         if launch.phases & RECEIVE:
             receives[2 * launch.kind + slot_of(launch.epoch)] += 1
+        return self._next_launch(state, number, rank._replace(receives=tuple(receives)))
+
+    def _next_launch(self, state: State, number: int, rank: Rank) -> State:
+        """Reach COMPLETE."""
         nobody: frozenset[int] = frozenset()
-        done = rank._replace(
-            launch=rank.launch + 1, posted=False, sent=nobody, read=nobody, receives=tuple(receives)
-        )
+        done = rank._replace(launch=rank.launch + 1, state="", sent=nobody, read=nobody)
         return self._with_rank(state, number, done)
+
+    # -- clean: two barriers, and between them the words of this rank are zeroed
+
+    def _clean(self, state: State, number: int, rank: Rank, launch: Launch) -> Iterator[State]:
+        first, second = 2 * launch.epoch - 1, 2 * launch.epoch
+        peers = set(range(self.size)) - rank.masked - {number}
+        if not rank.state:
+            yield self._post_barrier(state, number, rank._replace(state=MET), first)
+            return
+        awaited = first if rank.state == MET else second
+        if rank.state == ZEROED and not self.rules.clean_meets_after_zeroing:
+            peers = set()
+        if peers - rank.read:
+            yield from self._pass_barrier(state, number, rank, min(peers - rank.read), awaited)
+        elif rank.state == MET:
+            zeroed = self._zero(state, number, rank)
+            nobody: frozenset[int] = frozenset()
+            after = zeroed.ranks[number]._replace(state=ZEROED, read=nobody)
+            yield self._post_barrier(zeroed, number, after, second)
+        else:
+            yield self._next_launch(state, number, rank)
+
+    def _post_barrier(self, state: State, number: int, rank: Rank, value: int) -> State:
+        posted = self._with_rank(state, number, rank)
+        for peer in set(range(self.size)) - rank.masked - {number}:
+            posted = self._fly(posted, Message(number, peer, "barrier", 0, 0, value))
+        return posted
+
+    def _pass_barrier(
+        self, state: State, number: int, rank: Rank, peer: int, value: int
+    ) -> Iterator[State]:
+        seen = dict(state.memory).get((number, peer, "barrier", 0, 0), 0)
+        ahead = self.rules.barrier_may_be_one_ahead and seen == value + 1
+        if seen == value or ahead:
+            yield self._with_rank(state, number, rank._replace(read=rank.read | {peer}))
+        else:
+            yield from self._expire(state, number, rank, peer)
+
+    def _zero(self, state: State, number: int, rank: Rank) -> State:
+        """Forget flags and acknowledgements; what was sent and not received counts as received."""
+        receives = list(rank.receives)
+        if self.rules.clean_settles:
+            for kind in (DISPATCH, COMBINE):
+                sends = self._sends_before(rank.launch, kind)
+                receives[2 * kind], receives[2 * kind + 1] = sends // 2, (sends + 1) // 2
+        memory = {
+            address: value
+            for address, value in state.memory
+            if address[0] != number or address[2] in ("row", "barrier")
+        }
+        unread = frozenset(place for place in state.unread if place[0] != number)
+        zeroed = state._replace(memory=frozenset(memory.items()), unread=unread)
+        return self._with_rank(zeroed, number, rank._replace(receives=tuple(receives)))
+
+    def _sends_before(self, index: int, kind: int) -> int:
+        before = self.program[:index]
+        created = [at for at, launch in enumerate(before) if launch.kind == CREATE]
+        since = before[created[-1] + 1 :] if created else before
+        return sum(launch.kind == kind and bool(launch.phases & SEND) for launch in since)
+
+    # -- creation: new memory for everybody, and the way back for a rank that died
+
+    def _create(self, state: State, number: int, rank: Rank) -> Iterator[State]:
+        wanted = sum(launch.kind == CREATE for launch in self.program[: rank.launch + 1])
+        if rank.incarnation < wanted:
+            yield self._new_memory(state, number, rank, wanted)
+            return
+        all_there = all(other.incarnation >= wanted for other in state.ranks)
+        if all_there or not self.rules.creation_waits_for_all:
+            yield self._next_launch(state, number, rank)
+
+    def _new_memory(self, state: State, number: int, rank: Rank, incarnation: int) -> State:
+        nobody: frozenset[int] = frozenset()
+        return state._replace(
+            ranks=self._with_rank(
+                state,
+                number,
+                rank._replace(receives=(0, 0, 0, 0), masked=nobody, incarnation=incarnation),
+            ).ranks,
+            memory=frozenset(item for item in state.memory if item[0][0] != number),
+            unread=frozenset(place for place in state.unread if place[0] != number),
+            flying=tuple(message for message in state.flying if message.target != number),
+        )
+
+    def _restart(self, state: State, number: int, rank: Rank) -> Iterator[State]:
+        """Start a new process for a dead rank, which takes part in the next creation."""
+        for index in range(rank.launch, len(self.program)):
+            if self.program[index].kind == CREATE:
+                self.returned += 1
+                nobody: frozenset[int] = frozenset()
+                yield self._with_rank(
+                    state,
+                    number,
+                    Rank(
+                        index,
+                        "",
+                        nobody,
+                        nobody,
+                        (0, 0, 0, 0),
+                        nobody,
+                        alive=True,
+                        incarnation=rank.incarnation,
+                        lost_in=rank.incarnation,
+                    ),
+                )
+                return
 
     # -- making states
 
@@ -264,5 +416,6 @@ class Explorer:
 
     @staticmethod
     def _fly(state: State, message: Message) -> State:
-        flying = sorted((*state.flying, message), key=lambda other: other[:2])
+        sent = message._replace(incarnation=state.ranks[message.source].incarnation)
+        flying = sorted((*state.flying, sent), key=lambda other: other[:2])
         return state._replace(flying=tuple(flying))

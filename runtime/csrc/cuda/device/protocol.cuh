@@ -105,6 +105,7 @@ __device__ inline void post_acknowledgements(const DeviceContext& context,
     }
     store_relaxed_system(word_at(peer_base(context, peer), offset), completed);
   }
+  // State: posted.
 }
 
 // Whether the peer has read everything that used the slot of `epoch` before.
