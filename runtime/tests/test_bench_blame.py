@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 from ep_runtime.bench.blame import LATE, LINK, RECEIVER, SENDER, OperationWaits, blame
-from ep_runtime.bench.waits import WaitFigures, lateness
+from ep_runtime.bench.waits import SHIFT_SHARE, WaitFigures, lateness, median_error
 
 CALLS = 40
 NEAR_US, FAR_US = 8.0, 25.0
@@ -59,10 +59,13 @@ class Fleet:
                 low=np.array([item.low_us for item in figures], dtype=np.float64),
                 own=self.own,
                 median=CALL_US,
+                error=float(np.median([item.error for item in figures])),
             )
         late = lateness(self.barriers)
         halves = [np.median(half, axis=1) for half in np.array_split(late, 2, axis=1)]
-        return blame(self.hosts, operations, (np.median(late, axis=1), np.min(halves, axis=0)))
+        error = median_error(late.T, SHIFT_SHARE * CALL_US)
+        lateness_us = np.median(late, axis=1), np.min(halves, axis=0)
+        return blame(self.hosts, operations, lateness_us, error)
 
 
 SHAPES = [(2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (4, 4), (8, 2), (8, 8), (16, 8), (64, 8)]
@@ -78,6 +81,32 @@ def test_nobody_is_named_in_a_healthy_fleet(size, per_host):
 @pytest.mark.parametrize("spread", [0.1, 0.6])
 def test_nor_with_less_or_more_noise(spread):
     assert not any(Fleet(8, 2, seed, spread).verdict() for seed in range(200))
+
+
+@pytest.mark.parametrize(("size", "per_host"), [(3, 1), (4, 1), (8, 2), (8, 1)])
+def test_nor_on_a_machine_that_is_busy_for_seconds_at_a_time(size, per_host):
+    """Few calls, and what disturbs a rank or a link goes on over several of them."""
+    named = []
+    for seed in range(300):
+        fleet = Fleet(size, per_host, seed, spread=0.8)
+        for shape in ((size, size), (1, size), (size, 1)):
+            stretches = fleet.rng.lognormal(0, 0.6, (5, *shape))
+            fleet.waits = fleet.waits[:20] * np.repeat(stretches, 4, axis=0)
+        fleet.barriers = fleet.barriers[:, :20] * np.repeat(
+            fleet.rng.lognormal(0, 0.6, (size, 5)), 4, axis=1
+        )
+        named += [seed] if fleet.verdict() else []
+    assert len(named) <= 1, named
+
+
+def test_and_a_sleeping_rank_is_still_named_there():
+    for seed in range(40):
+        fleet = Fleet(8, 2, seed, spread=0.8)
+        stretches = fleet.rng.lognormal(0, 0.6, (10, 8, 8))
+        fleet.waits = fleet.waits * np.repeat(stretches, 4, axis=0)
+        fleet.everybody_waits_for([4], extra=20 * FAR_US)
+        culprit = only(fleet.verdict())
+        assert (culprit.kind, culprit.ranks) == (SENDER, (4,))
 
 
 @pytest.mark.parametrize("seed", range(3))

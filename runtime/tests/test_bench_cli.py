@@ -90,6 +90,47 @@ def test_a_missing_variable_is_named(name):
         world_from(environment)
 
 
+MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29517"}
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize("launched", [MPIRUN, SRUN])
+def test_other_launchers_environments_are_read(launched, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: "nodeb")
+    hosts = {"EP_BENCH_HOSTS": "n1=nodea,n2=nodeb"}
+    found = world_from({**launched, **MEETING, **hosts})
+    assert (found.rank, found.size, found.local_rank, found.host) == (3, 4, 1, "n2")
+    assert found.launched
+
+
+def test_a_batch_script_is_no_rank():
+    assert not world_from({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}).launched
+
+
+def test_torchrun_inside_another_launcher_wins():
+    inner = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    assert world_from({**SRUN, **inner, **MEETING}).size == 2
+
+
+@pytest.mark.parametrize(
+    ("hosts", "own", "name"),
+    [
+        ("n1=nodea,n2=nodeb", "nodeb", "n2"),
+        ("n1=nodea,n2=nodeb", "nodea", "n1"),  # what the host says of itself, not the order
+        ("n1=nodea,n2=nodeb", "nodec", "nodec"),
+        ("n1=same,n2=same", "same", "n2"),  # several hosts of a test on one machine
+    ],
+)
+def test_hosts_are_called_as_the_launcher_was_told(hosts, own, name, monkeypatch):
+    monkeypatch.setattr("socket.gethostname", lambda: own)
+    assert world_from({**SRUN, **MEETING, "EP_BENCH_HOSTS": hosts}).host == name
+
+
 def test_a_rank_out_of_range_is_named():
     with pytest.raises(OptionError, match=r"^RANK must be between 0 and WORLD_SIZE - 1 = 3"):
         world_from({**TORCHRUN, "RANK": "4"})

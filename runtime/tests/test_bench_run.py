@@ -97,6 +97,7 @@ def test_torchrun_with_two_ranks(tmp_path):
             *["--output", output, "--per-rank-dir", folder, "--run-id=nonce"],
         ],
         EP_BENCH_HOST="node-a",
+        EP_BENCH_PROGRESS=str(tmp_path / "progress"),
     )
     out, err = process.communicate(timeout=2 * START_S)
     assert process.returncode == 0, err
@@ -114,7 +115,7 @@ def test_torchrun_with_two_ranks(tmp_path):
         mine = json.loads((folder / f"rank-{rank}.json").read_text())
         assert (mine["rank"], mine["run_id"], mine["status"]) == (rank, "nonce", "passed")
         assert mine["samples"] == report["per_rank"][rank]["samples"]
-    assert (folder / "progress").read_text() == "freeing the buffer\n"
+    assert (tmp_path / "progress").read_text() == "freeing the buffer\n"
     assert "correctness: passed" in out
     assert "reference backend" in out
     assert "%" not in err  # no progress bar off a terminal
@@ -174,11 +175,16 @@ def test_one_process_alone(tmp_path):
 
 def test_four_ranks_on_four_hosts(tmp_path):
     output = tmp_path / "report.json"
-    finished = run_ranks(BENCH, [[*SMALL, "--output", output]] * 4)
+    finished = run_ranks(BENCH, [[*SMALL, "--output", output, "--pairwise=5"]] * 4)
     assert statuses(finished) == [0] * 4, finished
     report = json.loads(output.read_text())
     jsonschema.validate(report, results.schema())
     assert [host["name"] for host in report["hosts"]] == [f"node-{rank}" for rank in range(4)]
+    for rows in (report["pairwise"]["dispatch"], report["pairwise"]["combine"]):
+        missing = [
+            (row, column) for row in range(4) for column in range(4) if rows[row][column] is None
+        ]
+        assert missing == [(host, host) for host in range(4)]
     assert all(out == "" for _, out, _ in finished[1:])  # rank 0 alone prints
 
 

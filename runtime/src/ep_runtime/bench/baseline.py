@@ -23,7 +23,7 @@ _STRETCH = 10
 # What may differ: what was asked for is not what makes the time.
 _MAY_DIFFER = (
     *("iters", "warmup", "p99_within", "seed", "timeout_s", "backend"),
-    *("full", "sweep"),
+    *("full", "sweep", "pairwise"),
 )
 
 SAME, SLOWER, FASTER = "same", "slower", "faster"

@@ -18,6 +18,8 @@ from math import log, sqrt
 import numpy as np
 from numpy.typing import NDArray
 
+from ep_runtime.bench.waits import SHIFT_SHARE
+
 SENDER, RECEIVER, LINK, LATE = "sender", "receiver", "link", "late"
 
 Array = NDArray[np.float64]
@@ -31,8 +33,6 @@ _USUAL_SPREAD = {"cell": 0.15, "line": 0.05}
 _MARGIN_SIGMAS = 3.0
 _MAD_TO_SIGMA = 1.4826
 _ENOUGH_FOR_MAD = 20
-# Waits near zero differ by factors that mean nothing: this share of the operation is added.
-_SHIFT_SHARE = 0.05
 # How much of an effect has to be there too in the quietest part of the run, inside the host or in
 # the rank's own time, to count there.
 _CONFIRMED_SHARE = 0.5
@@ -45,12 +45,15 @@ class OperationWaits:
 
     ``p50`` and ``low`` [ranks, ranks]: medians over the run, and in its best part; NaN where
     nothing is waited for. ``own`` [ranks]: each rank's share of the time. ``median``: of a call.
+    ``error``: how far a typical ``p50`` would be off if the run were made again, its standard error
+    as a share (see ``waits.median_error``).
     """
 
     p50: Array
     low: Array
     own: Array
     median: float
+    error: float = 0.0
 
 
 @dataclass
@@ -78,11 +81,12 @@ def blame(
     hosts: Sequence[str],
     operations: Mapping[str, OperationWaits],
     late_us: tuple[Array, Array],
+    late_error: float = 0.0,
 ) -> list[Culprit]:
     """Name who is slow, worst first; empty for a fleet of equals.
 
     ``hosts`` [ranks]: each rank's host. ``late_us``: each rank's lateness at barriers, median over
-    the run and lowest of its parts, [ranks] each.
+    the run and lowest of its parts, [ranks] each; ``late_error`` is as in ``OperationWaits``.
     """
     found: list[Culprit] = []
     for name, waits in operations.items():
@@ -93,7 +97,7 @@ def blame(
     found = _folded(found)
     median = min(waits.median for waits in operations.values())
     blamed = {rank for culprit in found for rank in culprit.ranks + culprit.peers}
-    for culprit in _late(hosts, late_us, median):
+    for culprit in _late(hosts, late_us, median, late_error):
         if not blamed & set(culprit.ranks):
             found.append(culprit)
     found.sort(key=lambda culprit: -culprit.worst_us)
@@ -180,7 +184,10 @@ class _Fleet:
     def __init__(self, hosts: Sequence[str], waits: OperationWaits) -> None:
         self.waits = waits
         self.matters = _matters(waits.median)
-        self.shift = _SHIFT_SHARE * waits.median
+        self.shift = SHIFT_SHARE * waits.median
+        # Calls that went badly for a rank went badly for all its waits: no part of a line's error
+        # is averaged out over its cells.
+        self.spread = {kind: max(usual, waits.error) for kind, usual in _USUAL_SPREAD.items()}
         self.size = len(hosts)
         names = list(dict.fromkeys(hosts))
         self.host_of = np.array([names.index(host) for host in hosts])
@@ -264,7 +271,7 @@ class _Fleet:
         found: list[_Line] = []
         known = levels[~np.isnan(levels)]
         floor = max(
-            _USUAL_SPREAD["line"], 1.25 * _sigma(known, _USUAL_SPREAD["cell"]) / sqrt(len(levels))
+            self.spread["line"], 1.25 * _sigma(known, self.spread["cell"]) / sqrt(len(levels))
         )
         while len(found) < 2 * _MOST_CULPRITS:
             lines = []
@@ -342,7 +349,7 @@ class _Fleet:
         known = levels[~np.isnan(levels)]
         if not known.size:
             return np.zeros(levels.shape, dtype=bool)
-        bound = _bound(known, _USUAL_SPREAD["cell"])
+        bound = _bound(known, self.spread["cell"])
         exceeding: NDArray[np.bool_] = (
             np.nan_to_num(levels, nan=-np.inf) - _lower_median(known) > bound
         )
@@ -379,15 +386,17 @@ class _Fleet:
         )
 
 
-def _late(hosts: Sequence[str], late_us: tuple[Array, Array], median_us: float) -> list[Culprit]:
+def _late(
+    hosts: Sequence[str], late_us: tuple[Array, Array], median_us: float, error: float
+) -> list[Culprit]:
     """Find ranks that come late to the operations, those of one host together."""
     late, low = late_us
     if len(late) < 2:
         return []
-    shift = _SHIFT_SHARE * median_us
+    shift = SHIFT_SHARE * median_us
     levels = np.log(late + shift)
     centre, usual, low_usual = _lower_median(levels), _lower_median(late), _lower_median(low)
-    bound = _bound(levels, _USUAL_SPREAD["cell"])
+    bound = _bound(levels, max(_USUAL_SPREAD["cell"], error))
     named = [
         rank
         for rank in range(len(late))

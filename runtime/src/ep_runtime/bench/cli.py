@@ -47,9 +47,11 @@ def _parser() -> argparse.ArgumentParser:
         "low-latency",
         help="check and time dispatch and combine",
         description="Check, then time, the low-latency dispatch and combine over all ranks of "
-        "torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or alone without "
-        "one. EP_BENCH_HOST overrides the host's name in the results. Exit status: 0 passed, "
-        "1 wrong results, 2 bad input, 3 failed, 124 out of time.",
+        "torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or of srun's or Open "
+        "MPI's with MASTER_ADDR and MASTER_PORT, or alone without one. EP_BENCH_HOST overrides the "
+        "host's name in the results; EP_BENCH_PROGRESS names a file to keep a line in on how far "
+        "the run is. Exit status: 0 passed, 1 wrong results, 2 bad input, 3 failed, 124 out of "
+        "time.",
     )
     run.add_argument("--num-tokens", type=int, default=128, help="tokens per rank (%(default)s)")
     run.add_argument("--hidden", type=int, default=7168, help="channels per token (%(default)s)")
@@ -96,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=int, default=0, help="of inputs and routing (%(default)s)")
     run.add_argument("--backend", choices=BACKENDS, default="auto", help="(%(default)s)")
+    run.add_argument(
+        "--pairwise",
+        type=int,
+        default=0,
+        help="calls of each pair of hosts in a sweep over all pairs afterwards (none)",
+    )
     run.add_argument("--output", type=Path, help="JSON document, written by rank 0")
     run.add_argument("--per-rank-dir", type=Path, help="folder for each rank's rank-N.json")
     run.add_argument("--run-id", default="", help="marks all results of this run (random)")
@@ -214,6 +222,7 @@ def _low_latency(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
         backend=arguments.backend,
         timeout_s=arguments.timeout,
+        pairwise=arguments.pairwise,
     )
     check(parameters, world.size)
     _check_places(arguments, world)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ep_runtime.bench.blame import LATE, LINK, RECEIVER, SENDER, Culprit, OperationWaits, blame
-from ep_runtime.bench.waits import TIMED, low_median
+from ep_runtime.bench.pairs import PAIRWISE
+from ep_runtime.bench.waits import SHIFT_SHARE, TIMED, low_median, median_error
 
 if TYPE_CHECKING:
     from ep_runtime.bench.blame import Array
@@ -43,10 +44,22 @@ def find(
             low=np.array([item.low_us for item in figures], dtype=np.float64),
             own=np.array([item.own_us for item in figures]),
             median=float(np.median([timing.samples[name] for timing in timings])),
+            error=float(np.median([item.error for item in figures])),
+        )
+    swept = [result.swept for result in ranks if result.swept is not None]
+    for name in TIMED if swept else ():
+        operations[PAIRWISE[name]] = OperationWaits(
+            p50=np.array([figures.p50[name] for figures in swept], dtype=np.float64),
+            low=np.array([figures.low[name] for figures in swept], dtype=np.float64),
+            own=np.array([figures.own[name] for figures in swept]),
+            median=float(np.median([figures.call[name] for figures in swept])),
+            error=float(np.median([figures.error[name] for figures in swept])),
         )
     hosts = [result.host for result in ranks]
     lateness = np.median(late, axis=1), low_median(late.T)
-    return [_described(culprit, ranks) for culprit in blame(hosts, operations, lateness)]
+    shift = SHIFT_SHARE * min(waits.median for waits in operations.values())
+    found = blame(hosts, operations, lateness, median_error(late.T, shift))
+    return [_described(culprit, ranks) for culprit in found]
 
 
 def _described(culprit: Culprit, ranks: Sequence[RankResult]) -> dict[str, Any]:

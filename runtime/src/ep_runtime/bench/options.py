@@ -51,6 +51,7 @@ class Parameters:
     seed: int
     backend: str
     timeout_s: float
+    pairwise: int = 0
     combine_dtype: str = "bf16"
     routing: str = "uniform"
     p99_within: float = 0.0
@@ -116,6 +117,7 @@ def check(parameters: Parameters, world_size: int) -> None:
             f"--backend must be one of {', '.join(BACKENDS)}, not {p.backend}",
         ),
         (p.iters >= 1, f"--iters must be at least 1, not {p.iters}"),
+        (p.pairwise >= 0, f"--pairwise must not be negative, and {p.pairwise} is"),
         (p.warmup >= 0, f"--warmup must not be negative, and {p.warmup} is"),
         (p.seed >= 0, f"--seed must not be negative, and {p.seed} is"),
         (p.p99_within >= 0, f"--p99-within must not be negative, and {p.p99_within:g} is"),

@@ -15,19 +15,22 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ep_runtime.bench import culprits, overall
 from ep_runtime.bench.kinds import ALL_TO_ALL, Kind
 from ep_runtime.bench.options import SWEPT
+from ep_runtime.bench.pairs import host_matrix
 from ep_runtime.bench.physical import Sent, imbalance
 from ep_runtime.bench.statistics import OPERATIONS, spread, summarize
 from ep_runtime.bench.waits import TIMED, WaitFigures, lateness
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from ep_runtime.bench.options import Parameters
     from ep_runtime.bench.pace import Rounds
+    from ep_runtime.bench.pairs import PairFigures
     from ep_runtime.bench.place import Place
 
 SCHEMA_VERSION = 3
@@ -81,7 +84,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank contributes. ``timing`` is None when the check failed."""
+    """What one rank contributes.
+
+    ``timing`` is None when the check failed, ``swept`` without a sweep over pairs of hosts.
+    """
 
     rank: int
     host: str
@@ -90,6 +96,7 @@ class RankResult:
     transport: str
     timing: Timing | None
     points: Sequence[PointTimes] = ()
+    swept: PairFigures | None = None
 
 
 def schema() -> dict[str, Any]:
@@ -182,6 +189,7 @@ def document(
         "waits": {
             name: _matrix([timing.waits[name].p50_us for timing in timings]) for name in TIMED
         },
+        **_pairwise(parameters, ranks),
         "culprits": culprits.find(ranks, timings, late),
         "per_rank": per_rank,
     }
@@ -195,6 +203,19 @@ def _point(backend: str, hosts: Sequence[str], ranks: Sequence[PointTimes]) -> d
         p, backend, hosts, [rank.samples for rank in ranks], [rank.sent for rank in ranks]
     )
     return {"axis": first.axis, **{name: getattr(p, name) for name in SWEPT}, **figures}
+
+
+def _pairwise(parameters: Parameters, ranks: Sequence[RankResult]) -> dict[str, Any]:
+    """Build the part about the sweep over pairs of hosts; nothing without one."""
+    swept = [result.swept for result in ranks if result.swept is not None]
+    if not swept:
+        return {}
+    hosts = [result.host for result in ranks]
+    found: dict[str, Any] = {"iters": parameters.pairwise}
+    for name in TIMED:
+        waits = np.array([figures.p50[name] for figures in swept], dtype=np.float64)
+        found["hosts"], found[name] = host_matrix(hosts, waits)
+    return {"pairwise": found}
 
 
 def _matrix(rows: Sequence[NDArray[np.float32]]) -> list[list[float | None]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import ep_runtime
-from ep_runtime.bench import comparison, kinds, patterns, progress, results, table
+from ep_runtime.bench import comparison, kinds, pairs, patterns, progress, results, table
 from ep_runtime.bench.correctness import Received
 from ep_runtime.bench.deadline import Deadline
 from ep_runtime.bench.kinds import Kind
@@ -43,6 +44,9 @@ _MOST_ROUNDS_BESIDE = 50
 # Share of the time limit after which no rounds are added.
 _TIME_FOR_ROUNDS = 0.5
 
+# A file for whoever watches the run from outside.
+PROGRESS_VARIABLE = "EP_BENCH_PROGRESS"
+
 
 class RunError(Exception):
     """A run that cannot go on; the text names ranks and options."""
@@ -64,7 +68,7 @@ class Request:
 def run(request: Request, world: World) -> int:
     """Run the benchmark on this rank and return its exit status. Collective."""
     recorder = partial(_record_failure, request, world)
-    deadline = Deadline(request.parameters.timeout_s, world.name, recorder, _trail(request, world))
+    deadline = Deadline(request.parameters.timeout_s, world.name, recorder, _trail(world))
     deadline.start()
     try:
         status = _Run(request, world, deadline).run()
@@ -78,11 +82,10 @@ def run(request: Request, world: World) -> int:
     return status
 
 
-def _trail(request: Request, world: World) -> progress.Trail:
+def _trail(world: World) -> progress.Trail:
     """One rank tells how far all are; its operations end when everybody's do."""
-    if world.rank != 0 or request.per_rank_dir is None:
-        return progress.Trail(None)
-    return progress.Trail(request.per_rank_dir / "progress")
+    path = os.environ.get(PROGRESS_VARIABLE)
+    return progress.Trail(Path(path) if path and world.rank == 0 else None)
 
 
 def _first_line(error: Exception) -> str:
@@ -204,7 +207,30 @@ class _Run:
                 at = f"{axis.replace('_', '-')}={getattr(parameters, axis)}"
                 return self._finish(trial, f"failed: with {at}, {point}")
             points.append(point)
-        return self._finish(trial, results.PASSED, timing, points)
+        swept = self._sweep_pairs(trial, inputs, outputs) if p.pairwise else None
+        return self._finish(trial, results.PASSED, timing, points, swept)
+
+    def _sweep_pairs(
+        self, trial: Trial, inputs: Inputs, outputs: torch.Tensor
+    ) -> pairs.PairFigures | None:
+        """Load the link of each pair of hosts alone; None on one host, which has no pairs."""
+        self.deadline.phase = "sweep over pairs of hosts"
+        p, size = self.parameters, self.world.size
+        hosts = gather(self.group, self.world.host)
+        if len(set(hosts)) < 2:
+            return None
+        partners = pairs.partners_of(hosts, self.world.rank)
+        local = p.num_experts // size
+        rounds = []
+        for others in partners:
+            topk_idx = pairs.routing_to(others, local, inputs.topk_idx.shape).to(self.device)
+            operations = trial.operations(replace(inputs, topk_idx=topk_idx), outputs)
+            received = trial.received(operations.dispatch(None))
+            scale = self._wait_scale(trial, received, topk_idx)
+            rounds.append(pairs.Round(operations, others, scale))
+        total = pairs.PASSES * len(rounds)
+        with progress.bar("pairs", total, shown=False, trail=self.deadline.trail) as note:
+            return pairs.sweep(rounds, size, self.device, p.pairwise, note)
 
     def _pace(self, parameters: Parameters) -> Pace:
         return Pace(
@@ -274,6 +300,7 @@ class _Run:
         correctness: str,
         timing: results.Timing | None = None,
         points: Sequence[results.PointTimes] = (),
+        swept: pairs.PairFigures | None = None,
     ) -> int:
         """Gather, write, print; the same exit status on every rank. Collective."""
         self.deadline.phase = "gathering results"
@@ -286,6 +313,7 @@ class _Run:
             transport=_paths(transport),
             timing=timing,
             points=points,
+            swept=swept,
         )
         ranks = gather_on_first(self.group, mine)
         passed = correctness == results.PASSED

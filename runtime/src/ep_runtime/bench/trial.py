@@ -68,6 +68,12 @@ class Trial:
             barrier=self.barrier,
         )
 
+    def received(self, dispatched: tuple[Any, ...]) -> Received:
+        """Name the parts of what a dispatch of ``operations`` gave. Not collective."""
+        recv_x, count, handle = dispatched
+        x, scales = recv_x if self.parameters.use_fp8 else (recv_x, None)
+        return Received(x, scales, count, handle[0], handle[1])
+
     def hooked(self, inputs: Inputs, outputs: torch.Tensor) -> HookedOperations:
         """Bind the calls in two phases. Not collective."""
 
@@ -122,12 +128,11 @@ class Trial:
         p, rank, size = self.parameters, self.world.rank, self.world.size
         inputs_of = lru_cache(maxsize=_CACHED_INPUTS)(partial(make_inputs, p, routing=routing))
         inputs = self.inputs(routing)
-        recv_x, count, handle, _, _ = self._dispatch(inputs)
-        x, scales = recv_x if p.use_fp8 else (recv_x, None)
-        received = Received(x, scales, count, handle[0], handle[1])
+        dispatched = self._dispatch(inputs)[:3]
+        received, handle = self.received(dispatched), dispatched[2]
         mismatch = self._first(check_dispatch(received, p, rank, size, inputs_of))
         if mismatch:
-            return mismatch, x, received
+            return mismatch, received.x, received
         outputs = make_expert_outputs(received, p, rank, size, inputs_of).to(self.device)
         combined, _, _ = self._combine(inputs, outputs, handle)
         found = check_combine(combined, inputs_of(rank), rank, p.use_logfmt)

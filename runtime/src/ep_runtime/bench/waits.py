@@ -25,6 +25,8 @@ TIMED = ("dispatch", "combine")
 _NS_PER_US = 1000.0
 _CALIBRATION_CYCLES = 20_000_000  # about 10 ms
 _MOST_BLOCKS = 5
+# Waits near zero differ by factors that mean nothing: this share of the operation is added.
+SHIFT_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,26 @@ def _cycles_per_us(device: torch.device) -> float:
 
 def low_median(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Give the lowest median of a fifth of the run, [columns], of ``values`` [calls, columns]."""
+    return np.asarray(np.min(_block_medians(values), axis=0))
+
+
+def _block_medians(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the medians of parts of the run, [parts, columns], of ``values`` [calls, columns]."""
     blocks = np.array_split(values, min(_MOST_BLOCKS, len(values)))
-    return np.asarray(np.min([np.median(block, axis=0) for block in blocks], axis=0))
+    return np.array([np.median(block, axis=0) for block in blocks])
+
+
+def median_error(values: NDArray[np.float64], shift: float) -> float:
+    """Give the standard error of the logarithm of a typical column's median.
+
+    ``values`` [calls, columns] plus ``shift``. It is taken from how the medians of the run's parts
+    differ, so that disturbances that last for several calls count for what they are.
+    """
+    parts = np.log(_block_medians(values) + shift)
+    if len(parts) < 2 or np.isnan(parts).all():
+        return 0.0
+    spread = np.std(parts, axis=0, ddof=1) / np.sqrt(len(parts))
+    return float(np.median(spread[~np.isnan(spread)]))
 
 
 @dataclass(frozen=True)
@@ -116,12 +136,13 @@ class WaitFigures:
 
     ``p50_us`` [ranks]: median over the timed calls. ``low_us`` [ranks]: the lowest median of a
     fifth of the run, so what is only high for a while is not high here. ``own_us``: median time of
-    a call less its longest wait.
+    a call less its longest wait. ``error``: standard error of a typical ``p50_us``, as a share.
     """
 
     p50_us: NDArray[np.float32]
     low_us: NDArray[np.float32]
     own_us: float
+    error: float = 0.0
 
     @classmethod
     def of(cls, waits_us: NDArray[np.float64], calls_us: Sequence[float]) -> WaitFigures:
@@ -130,6 +151,7 @@ class WaitFigures:
         return cls(
             p50_us=np.median(waits_us, axis=0).astype(np.float32),
             low_us=low_median(waits_us).astype(np.float32),
+            error=median_error(waits_us, SHIFT_SHARE * float(np.median(calls_us))),
             own_us=round(float(np.median(np.maximum(np.asarray(calls_us) - longest, 0.0))), 3),
         )
 
