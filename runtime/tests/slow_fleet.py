@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import json
 import os
 import shutil
@@ -20,11 +19,10 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
-from ep_runtime import Buffer
-from ep_runtime.bench import cli, measure
+from ep_runtime.bench import cli
+from slow_cases import CASES, SLOW_LINK, STARVED, TBF, complaint, slow_down
 
 HOSTS, RANKS_PER_HOST = 4, 2
 RANKS = HOSTS * RANKS_PER_HOST
@@ -32,16 +30,6 @@ SLOW_HOST = 2
 LIMIT_S = 240.0
 PREFIX = f"ep{os.getpid()}"
 
-# What each case may be called. A starved host is slow in all that it does, so all but a bad link.
-CASES = {
-    "healthy": set(),
-    "sleeping sender": {"sender"},
-    "late rank": {"late"},
-    "slow link": {"link"},
-    "starved host": {"sender", "receiver", "late"},
-}
-_SLEEP_S = 0.2
-_SLOW_LINK = "rate 12mbit burst 16kb latency 5s"
 _STARVED_US, _PERIOD_US = 4000, 20000
 _CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
 _ARGUMENTS = (
@@ -91,8 +79,8 @@ class Network:
 
     def slow_link(self, host: int) -> None:
         """Limit the rate of what leaves ``host`` and of what comes in."""
-        _do(f"tc -n {self.hosts[host]} qdisc replace dev eth0 root tbf {_SLOW_LINK}")
-        _do(f"tc -n {self.switch} qdisc replace dev port{host} root tbf {_SLOW_LINK}")
+        _do(f"tc -n {self.hosts[host]} qdisc replace dev eth0 root {TBF}")
+        _do(f"tc -n {self.switch} qdisc replace dev port{host} root {TBF}")
 
     def fast_link(self, host: int) -> None:
         """Take the limit away again."""
@@ -124,27 +112,6 @@ class Quota:
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def _slow_down(case: str) -> None:
-    if case == "sleeping sender":
-        dispatch = Buffer.low_latency_dispatch
-
-        def late_dispatch(self, *args, **kwargs):
-            time.sleep(_SLEEP_S)
-            return dispatch(self, *args, **kwargs)
-
-        Buffer.low_latency_dispatch = late_dispatch
-    elif case == "late rank":
-        # Of the three times taken around a call the first is before the barrier.
-        clock, calls = time.perf_counter_ns, itertools.count()
-
-        def late_clock() -> int:
-            if next(calls) % 3 == 0:
-                time.sleep(_SLEEP_S)
-            return clock()
-
-        measure.time = SimpleNamespace(perf_counter_ns=late_clock)
-
-
 def _rank(network: Network, quota: Quota, case: str, rank: int, port: int, folder: Path) -> int:
     """What a forked process does: become a rank of a host and run the benchmark."""
     host = rank // RANKS_PER_HOST
@@ -164,16 +131,16 @@ def _rank(network: Network, quota: Quota, case: str, rank: int, port: int, folde
         GLOO_SOCKET_IFNAME="eth0",
         EP_BENCH_HOST=f"host-{host}",
     )
-    if case == "starved host" and host == SLOW_HOST:
+    if case == STARVED and host == SLOW_HOST:
         quota.take()
     if rank == SLOW_HOST * RANKS_PER_HOST:
-        _slow_down(case)
+        slow_down(case)
     return cli.main([*_ARGUMENTS, f"--seed={port}", f"--output={folder / 'report.json'}"])
 
 
 def run(network: Network, quota: Quota, case: str, port: int, folder: Path) -> dict:
     """Run the benchmark once and return its report."""
-    if case == "slow link":
+    if case == SLOW_LINK:
         network.slow_link(SLOW_HOST)
     children = []
     try:
@@ -196,27 +163,13 @@ def run(network: Network, quota: Quota, case: str, port: int, folder: Path) -> d
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        if case == "slow link":
+        if case == SLOW_LINK:
             network.fast_link(SLOW_HOST)
     report = folder / "report.json"
     if not report.exists():
         logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
         raise RuntimeError(f"{case}: no report\n{logs[-3000:]}")
     return json.loads(report.read_text())
-
-
-def complaint(case: str, report: dict) -> str:
-    """What is wrong with the verdict of ``report``; empty when it is right."""
-    found = report["culprits"]
-    told = "; ".join(f"{item['what']} {item['evidence']}" for item in found) or "nobody"
-    if report["correctness"] != "passed":
-        return report["correctness"]
-    if case == "healthy":
-        return f"named {told}" if found else ""
-    hosts = {host for item in found for host in item["hosts"]}
-    if hosts != {f"host-{SLOW_HOST}"} or found[0]["kind"] not in CASES[case]:
-        return f"named {told}"
-    return ""
 
 
 def main() -> int:
@@ -237,7 +190,7 @@ def main() -> int:
                 with tempfile.TemporaryDirectory() as folder:
                     port = 20000 + 1000 * number + count
                     report = run(network, quota, case, port, Path(folder))
-                    text = complaint(case, report)
+                    text = complaint(case, report, f"host-{SLOW_HOST}")
                     median = report["dispatch"]["p50_us"]
                     told = text or " ".join(item["what"] for item in report["culprits"])
                     print(f"{case} {count}: dispatch {median:,.0f} us. {told}", flush=True)

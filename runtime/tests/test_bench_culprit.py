@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import slow_cases
 import slow_fleet
 
 
@@ -18,6 +19,7 @@ def fleet():
 # The others, and many runs of each, by `python runtime/tests/slow_fleet.py --runs 20`.
 @pytest.mark.parametrize("case", ["healthy", "sleeping sender"])
 def test_the_right_host_and_kind_are_named(fleet, tmp_path, case):
-    port = 29600 + list(slow_fleet.CASES).index(case)
+    port = 29600 + list(slow_cases.CASES).index(case)
     report = slow_fleet.run(*fleet, case, port, tmp_path)
-    assert slow_fleet.complaint(case, report) == ""
+    slow_host = f"host-{slow_fleet.SLOW_HOST}"
+    assert slow_cases.complaint(case, report, slow_host) == ""
