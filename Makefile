@@ -12,11 +12,11 @@ export MPLCONFIGDIR := $(ROOT)/build/matplotlib
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help demo test lint sanity unit runtime fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle collection clean
+.PHONY: help demo test lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle collection clean
 
 help:
 	@echo "make demo    roll out to this machine with 4 ranks and no GPU; report in build/demo/"
-	@echo "make test    every check: lint sanity unit runtime fuzz nvshmem molecule-default molecule-fleet"
+	@echo "make test    every check: lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet"
 	@echo "make molecule-lifecycle    the long scenario, by itself: upgrades, failures, the way back"
 	@echo "make clean   remove build/ and .venv/"
 
@@ -26,7 +26,7 @@ demo: .venv/.demo
 test: .venv/.dev
 	@scripts/check all
 
-lint sanity unit runtime fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle: .venv/.dev
+lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle: .venv/.dev
 	@scripts/check $@
 
 collection: .venv/.demo

@@ -24,6 +24,8 @@ _ROLE_VARIABLES = {
         "ep_benchmark_num_experts",
         "ep_benchmark_num_topk",
         "ep_benchmark_ranks_per_host",
+        "ep_benchmark_runs",
+        "ep_benchmark_uneven",
         "ep_benchmark_dtype",
     ),
 }

@@ -7,7 +7,12 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_verdict import verdict
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_verdict import (
+    RUNNING,
+    verdict,
+)
+
+_SOON_S, _SELDOM_S = 3, 10
 
 
 class ActionModule(ActionBase):
@@ -28,16 +33,20 @@ class ActionModule(ActionBase):
                 "results": {"type": "str", "required": True},
                 "ranks_per_host": {"type": "int", "required": True},
                 "run_id": {"type": "str", "required": True},
-                "overdue": {"type": "float", "default": 0},
+                "seconds": {"type": "float", "default": 0},
+                "limit": {"type": "float", "default": 0},
             }
         )
+        seconds, limit = given["seconds"], given["limit"]
         hostvars = (task_vars or {})["hostvars"]
         hosts = {
             name: dict(hostvars[name].get(given["results"]) or {"failed": True})
             for name in given["hosts"]
         }
-        result.update(
-            changed=False,
-            **verdict(hosts, given["ranks_per_host"], given["run_id"], given["overdue"]),
-        )
+        overdue = seconds - limit if limit else 0.0
+        found = verdict(hosts, given["ranks_per_host"], given["run_id"], overdue)
+        if found["state"] == RUNNING:
+            self._display.display(f"ep_benchmark: {seconds:.0f} s, {found['message']}")
+        # Soon at first, for short runs, and not so seldom that the launchers think us gone.
+        result.update(changed=False, wait=int(min(_SELDOM_S, _SOON_S + seconds / 4)), **found)
         return result

@@ -19,6 +19,9 @@ from typing import Any
 
 RUN_VARIABLE = "EPFLEET_RUN_ID"
 
+# Where rank 0 says how far the run is.
+PROGRESS = "progress"
+
 _JOB = "job.json"
 _RESULT = "result.json"
 _HEARTBEAT = "heartbeat"
@@ -65,7 +68,7 @@ class Job:
         self.note_started()
 
     def note_started(self, agent: int | None = None) -> None:
-        """Note this process as the launcher, and torchrun's, by identifier and start time."""
+        """Note this process, and torchrun's (srun's, mpirun's), by identifier and start time."""
         launcher = os.getpid()
         noted: dict[str, Any] = {
             "run_id": self.run_id,
@@ -86,6 +89,14 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """The outcome, or None while the job runs."""
         return read_json(self.path(_RESULT))
+
+    def progress(self) -> str:
+        """What rank 0 last said about how far the run is; empty where it runs elsewhere."""
+        try:
+            with open(self.path(PROGRESS), encoding="utf-8", errors="replace") as stream:
+                return stream.read().strip()
+        except OSError:
+            return ""
 
     def beat(self) -> None:
         """Tell the launcher that somebody still waits for it."""
@@ -153,7 +164,8 @@ _KILL_WAIT_S = 10.0
 def end_processes(job: Job, grace_s: float) -> int:
     """End the job's processes; return how many had to be killed.
 
-    torchrun's agent is asked first, because it then ends its ranks in order.
+    torchrun (srun, mpirun) is asked first, because it then ends its ranks in order, those on other
+    hosts too.
     """
     deadline = time.monotonic() + grace_s
     agent = (job.started() or {}).get("agent")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.logs import explain
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.model import ERROR
@@ -36,19 +36,38 @@ _FEW = 4
 RUNNING, PASSED, FAILED = "running", "passed", "failed"
 
 
+class _Run(NamedTuple):
+    """The hosts of a run, in rank order."""
+
+    hosts: list[str]
+    ranks_per_host: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.hosts) * self.ranks_per_host
+
+    def host_of(self, rank: int) -> str:
+        return self.hosts[rank // self.ranks_per_host]
+
+    def name_of(self, rank: int) -> str:
+        return f"rank {rank} on {self.host_of(rank)}"
+
+
 def verdict(
     hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str, overdue_s: float = 0.0
 ) -> dict[str, Any]:
     """Return ``state`` and ``message`` of a run.
 
     ``hosts`` maps each host of the run, in rank order, to what ``ep_benchmark_status`` last
-    returned for it (or what Ansible did in its place, for an unreachable host). A positive
-    ``overdue_s`` says for how long an answer is overdue: then nothing counts as running.
+    returned for it (or what Ansible did in its place, for an unreachable host; it skips hosts whose
+    ranks are started from the first one). A positive ``overdue_s`` says for how long an answer is
+    overdue: then nothing counts as running.
     """
-    culprits = [item for name, status in hosts.items() for item in _complaints(name, status)]
+    run = _Run(list(hosts), ranks_per_host)
+    hosts = {name: status for name, status in hosts.items() if not status.get("skipped")}
+    culprits = [item for name, status in hosts.items() for item in _complaints(run, name, status)]
     if culprits:
-        suspects = _awaited_ranks(hosts, culprits, ranks_per_host)
-        suspects = suspects or _silent_ranks(hosts, ranks_per_host)
+        suspects = _awaited_ranks(run, culprits) or _silent_ranks(run, hosts)
         return {"state": FAILED, "message": _blame(culprits, suspects)}
     running = [name for name, status in hosts.items() if status.get("state") == RUNNING]
     if running and overdue_s <= 0:
@@ -59,19 +78,21 @@ def verdict(
             "state": FAILED,
             "message": f"The launcher on {names} has not ended although its time is over.",
         }
-    problem = _incomplete(hosts, ranks_per_host, run_id)
+    problem = _incomplete(run, hosts, run_id)
     return {"state": FAILED if problem else PASSED, "message": problem}
 
 
 def _progress(hosts: dict[str, dict[str, Any]], running: list[str]) -> str:
-    return f"{len(running)} of {len(hosts)} hosts still run ({_some(running)})"
+    told = [str(status["progress"]) for status in hosts.values() if status.get("progress")]
+    where = f": {told[0]}" if told else ""
+    return f"{len(running)} of {len(hosts)} hosts still run ({_some(running)}){where}"
 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:_FEW]) + (", ..." if len(names) > _FEW else "")
 
 
-def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
+def _complaints(run: _Run, name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
     """What is wrong with one host's part, as candidates for the cause."""
     if status.get("unreachable"):
         what = f"{name} became unreachable: {status.get('msg', 'no connection')}"
@@ -85,14 +106,15 @@ def _complaints(name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
     result = status["result"]
     ended = float(result["ended"])
     if state == FAILED and result["failures"]:
-        return [_failed_rank(name, item, ended) for item in result["failures"]]
+        return [_failed_rank(run, item, ended) for item in result["failures"]]
     order = {"timeout": _ORDER_OF_VICTIMS, "unmet": 2, "stopped": _ORDER_OF_ENDED}.get(state, 1)
     what = f"{name}: {result['why']}"
     found = [{"host": name, "order": order, "ended": ended, "what": what, "log": result["log"]}]
-    return found + [_failed_rank(name, item, ended) for item in result["failures"]]
+    return found + [_failed_rank(run, item, ended) for item in result["failures"]]
 
 
-def _failed_rank(name: str, failure: dict[str, Any], ended: float) -> dict[str, Any]:
+def _failed_rank(run: _Run, failure: dict[str, Any], ended: float) -> dict[str, Any]:
+    name = run.host_of(failure["rank"])
     caused = any(_CAUSED_BY_A_PEER.search(line) for line in failure["log"])
     what = f"rank {failure['rank']} on {name} {_how(failure['exit_code'])}"
     return {
@@ -116,11 +138,8 @@ def _how(code: int | None) -> str:
         return f"was ended by signal {-code}"
 
 
-def _awaited_ranks(
-    hosts: dict[str, dict[str, Any]], culprits: list[dict[str, Any]], ranks_per_host: int
-) -> list[str]:
+def _awaited_ranks(run: _Run, culprits: list[dict[str, Any]]) -> list[str]:
     """The ranks that others waited for in vain and that did not themselves wait for others."""
-    names = list(hosts)
     awaited = {
         int(match.group("rank"))
         for item in culprits
@@ -128,25 +147,16 @@ def _awaited_ranks(
         if match is not None
     }
     awaited -= {item["rank"] for item in culprits if "rank" in item}
-    return [
-        f"rank {rank} on {names[rank // ranks_per_host]}"
-        for rank in sorted(awaited)
-        if rank < len(names) * ranks_per_host
-    ]
+    return [run.name_of(rank) for rank in sorted(awaited) if rank < run.ranks]
 
 
-def _silent_ranks(hosts: dict[str, dict[str, Any]], ranks_per_host: int) -> list[str]:
+def _silent_ranks(run: _Run, hosts: dict[str, dict[str, Any]]) -> list[str]:
     """The ranks that neither ended well nor said why not; known when every host has ended."""
-    silent = []
-    for node, (name, status) in enumerate(hosts.items()):
-        result = status.get("result")
-        if result is None:
-            return []
-        heard = {item["rank"] for item in result["ranks"] + result["failures"]}
-        first = node * ranks_per_host
-        wanted = range(first, first + ranks_per_host)
-        silent += [f"rank {rank} on {name}" for rank in wanted if rank not in heard]
-    return silent
+    results = [status.get("result") for status in hosts.values()]
+    if None in results:
+        return []
+    heard = {item["rank"] for result in results for item in result["ranks"] + result["failures"]}
+    return [run.name_of(rank) for rank in range(run.ranks) if rank not in heard]
 
 
 def _blame(culprits: list[dict[str, Any]], suspects: list[str]) -> str:
@@ -180,18 +190,18 @@ def _explained(log: list[str]) -> str:
     )
 
 
-def _incomplete(hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str) -> str:
+def _incomplete(run: _Run, hosts: dict[str, dict[str, Any]], run_id: str) -> str:
     """Say what is missing of a run that ended well on every host; empty when nothing is."""
-    for node, (name, status) in enumerate(hosts.items()):
-        wanted = set(range(node * ranks_per_host, (node + 1) * ranks_per_host))
-        results = status["result"]["ranks"]
-        foreign = [item for item in results if item["run_id"] != run_id]
-        missing = wanted - {item["rank"] for item in results}
-        unwell = [item for item in results if item["status"] != "passed"]
-        if foreign:
-            return f"{name} holds the result of another run ({foreign[0]['run_id']})."
-        if missing:
-            return f"rank {min(missing)} on {name} left no result."
-        if unwell:
-            return f"rank {unwell[0]['rank']} on {name}: {unwell[0]['status']}."
+    results = {
+        item["rank"]: item for status in hosts.values() for item in status["result"]["ranks"]
+    }
+    for rank in range(run.ranks):
+        result = results.get(rank)
+        if result is None:
+            return f"{run.name_of(rank)} left no result."
+        if result["run_id"] != run_id:
+            host = run.host_of(rank)
+            return f"{host} holds the result of another run ({result['run_id']})."
+        if result["status"] != "passed":
+            return f"{run.name_of(rank)}: {result['status']}."
     return ""

@@ -99,7 +99,7 @@ def _nvshmem_problems(variables: Dict[str, Any]) -> List[str]:
 def _benchmark_problems(variables: Dict[str, Any]) -> List[str]:
     numbers: Dict[str, int] = {}
     problems = []
-    for name in ("num_tokens", "hidden", "num_experts", "num_topk", "ranks_per_host"):
+    for name in ("num_tokens", "hidden", "num_experts", "num_topk", "ranks_per_host", "runs"):
         variable = "ep_benchmark_" + name
         if variables.get(variable) is None:
             continue
@@ -153,13 +153,15 @@ def fleet_problems(hosts: Dict[str, Dict[str, Any]], benchmark: bool = True) -> 
 
 
 def _rank_problems(hosts: Dict[str, Dict[str, Any]], ranks: Dict[int, List[str]]) -> List[str]:
-    if len(ranks) > 1:
+    masked = all(variables.get("ep_benchmark_uneven") == "mask" for variables in hosts.values())
+    if len(ranks) > 1 and not masked:
         told = "; ".join(f"{count} on {_some(names)}" for count, names in sorted(ranks.items()))
         return [
             "ep_benchmark_ranks_per_host: all hosts need the same number of ranks, but here are"
-            f" {told}. Set it for all, or leave the benchmark out with --skip-tags ep_benchmark."
+            f" {told}. Set it for all, or ep_benchmark_uneven to mask, or leave the benchmark out"
+            " with --skip-tags ep_benchmark."
         ]
-    total = sum(count * len(names) for count, names in ranks.items())
+    total = min(ranks, default=0) * len(hosts)
     counts = {int(variables.get("ep_benchmark_num_experts") or 0) for variables in hosts.values()}
     return [
         f"ep_benchmark_num_experts is {experts}; it must be divisible by the number of ranks,"

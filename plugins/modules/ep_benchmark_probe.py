@@ -31,6 +31,16 @@ options:
   port:
     description: The TCP port to check. Given on the first host only.
     type: int
+  launcher:
+    description: A program that must be there to start the ranks.
+    type: str
+  path:
+    description: Where O(launcher) is looked for, as in C(PATH). The default is that of the module.
+    type: str
+  timeout:
+    description: For how many seconds the runtime's import may go on.
+    type: int
+    default: 120
 attributes:
   check_mode:
     description: Can run in check mode without changing anything.
@@ -57,11 +67,18 @@ address:
   description: Its IPv4 address.
   returned: success
   type: str
+node_name:
+  description: The host's own name.
+  returned: success
+  type: str
 gpu_count:
   description: How many GPUs the runtime's PyTorch sees. Null without a runtime in check mode.
   returned: success
   type: int
 """
+
+import shutil
+import socket
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_network import (
@@ -99,6 +116,9 @@ def main() -> None:
             "interface": {"type": "str", "default": ""},
             "alone": {"type": "bool", "default": False},
             "port": {"type": "int"},
+            "launcher": {"type": "str"},
+            "path": {"type": "str"},
+            "timeout": {"type": "int", "default": 120},
         },
         supports_check_mode=True,
     )
@@ -112,9 +132,17 @@ def main() -> None:
             msg=f"ep_benchmark_port ({given['port']}) is in use on this host, where all ranks are "
             "to meet: choose a free port, or end what listens there."
         )
+    launcher = given["launcher"]
+    if launcher is not None and shutil.which(launcher, path=given["path"]) is None:
+        module.fail_json(
+            msg=f"ep_benchmark_launcher is {launcher}, which is not on the PATH of this host, where"
+            " it would start all ranks: install it, give PATH in ep_benchmark_environment, or use "
+            "torchrun."
+        )
     gpu_count = None
     try:
-        gpu_count = int(run([given["python"], "-I", "-c", _ASK_GPUS]).split()[-1])
+        command = [given["python"], "-I", "-c", _ASK_GPUS]
+        gpu_count = int(run(command, timeout_s=given["timeout"]).split()[-1])
     except (VenvError, ValueError, IndexError) as error:
         # In check mode the runtime may be yet to be installed.
         if not module.check_mode:
@@ -122,7 +150,13 @@ def main() -> None:
                 msg=f"The runtime cannot be used with {given['python']}: run the role ep_runtime "
                 f"first. {error}"
             )
-    module.exit_json(changed=False, interface=interface, address=address, gpu_count=gpu_count)
+    module.exit_json(
+        changed=False,
+        interface=interface,
+        address=address,
+        node_name=socket.gethostname(),
+        gpu_count=gpu_count,
+    )
 
 
 if __name__ == "__main__":

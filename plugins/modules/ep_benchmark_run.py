@@ -11,6 +11,7 @@ version_added: 0.1.0
 description:
   - Starts torchrun with the ranks of this host and ends with them. Meant to be started
     asynchronously on all hosts, since the ranks of a host wait for those of the others.
+  - With another O(launcher) it runs on the first host only and starts the ranks of all.
   - However the ranks end, no process of them is left. That includes a time limit, and a play that
     has gone away and asks for the run no more (see M(epfleet.expert_parallel.ep_benchmark_status)).
   - A failed benchmark is an outcome, left in the work directory, not a failure of this module.
@@ -65,6 +66,28 @@ options:
     description: After how many seconds the ranks are ended.
     type: float
     required: true
+  launcher:
+    description:
+      - What starts the ranks. V(torchrun) runs on each host for its own ranks; V(srun) of Slurm and
+        V(mpirun) of Open MPI run on the first host for the ranks of all.
+    type: str
+    choices: [torchrun, srun, mpirun]
+    default: torchrun
+  launcher_arguments:
+    description: More arguments for the launcher.
+    type: list
+    elements: str
+    default: []
+  launch_nodes:
+    description: What a launcher of all ranks knows the hosts by, in rank order.
+    type: list
+    elements: str
+    default: []
+  host_names:
+    description: The hosts' names in results and their own names, C(NAME=OWN), in rank order.
+    type: list
+    elements: str
+    default: []
   meeting_timeout:
     description: For how many seconds the first host's answer is waited for.
     type: float
@@ -119,7 +142,11 @@ state:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_job import Job
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_torchrun import (
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_launchers import (
+    LAUNCHERS,
+    TORCHRUN,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_ranks import (
     Plan,
     failure_to_start,
     supervise,
@@ -144,6 +171,10 @@ def main() -> None:
             "port": {"type": "int", "required": True},
             "host_name": {"type": "str", "required": True},
             "timeout": {"type": "float", "required": True},
+            "launcher": {"type": "str", "choices": list(LAUNCHERS), "default": TORCHRUN},
+            "launcher_arguments": {"type": "list", "elements": "str", "default": []},
+            "launch_nodes": {"type": "list", "elements": "str", "default": []},
+            "host_names": {"type": "list", "elements": "str", "default": []},
             "meeting_timeout": {"type": "float", "default": 120},
             "silence": {"type": "float", "default": 120},
             "arguments": {"type": "list", "elements": "str", "default": []},
@@ -169,6 +200,10 @@ def main() -> None:
         environment={name: str(value) for name, value in given["environment"].items()},
         silence_s=given["silence"],
         meeting_s=given["meeting_timeout"],
+        launcher=given["launcher"],
+        launcher_arguments=given["launcher_arguments"],
+        launch_nodes=given["launch_nodes"],
+        host_names=given["host_names"],
     )
     job = Job(given["workdir"], given["run_id"], given["node"])
     try:
@@ -179,7 +214,7 @@ def main() -> None:
     try:
         outcome = supervise(plan, job)
     except OSError as error:
-        outcome = failure_to_start(error)
+        outcome = failure_to_start(plan, error)
     job.finish(outcome)
     module.exit_json(changed=False, state=outcome["state"])
 

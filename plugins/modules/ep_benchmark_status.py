@@ -53,6 +53,10 @@ state:
   description: V(running), V(passed), or how the ranks failed.
   returned: success
   type: str
+progress:
+  description: What the first rank last said about how far the run is; empty on other hosts.
+  returned: while the ranks run
+  type: str
 result:
   description: The outcome, with the end of the failed ranks' logs.
   returned: when the ranks have ended
@@ -100,7 +104,7 @@ def main() -> None:
                 f"its files are in {job.directory}"
             )
         if going and waited >= given["wait"]:
-            module.exit_json(changed=False, state="running")
+            module.exit_json(changed=False, state="running", progress=job.progress())
         time.sleep(_POLL_S)
 
 

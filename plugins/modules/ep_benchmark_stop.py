@@ -95,7 +95,8 @@ def main() -> None:
     workdir, run_id = given["workdir"], given["run_id"]
     runs = other_runs(workdir, run_id) if given["others"] else [run_id]
     for run in runs:
-        jobs = [Job(workdir, run, node) for node in nodes_of(workdir, run)]
+        # A launcher on the first host may have started ranks here that have left no file: node 0.
+        jobs = [Job(workdir, run, node) for node in sorted({0, *nodes_of(workdir, run)})]
         for job in jobs:
             job.ask_to_stop(given["why"])
         if not given["wait"]:

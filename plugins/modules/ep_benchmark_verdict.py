@@ -31,8 +31,14 @@ options:
     description: Identifier of the run.
     type: str
     required: true
-  overdue:
-    description: For how many seconds an answer is overdue. Above 0 nothing counts as running.
+  seconds:
+    description: For how many seconds the ranks have been running.
+    type: float
+    default: 0
+  limit:
+    description:
+      - How many seconds they have; after that nothing counts as running. V(0) is no limit.
+      - Until then a line about how far the run is goes to the screen.
     type: float
     default: 0
 attributes:
@@ -56,6 +62,10 @@ state:
   description: V(running), V(passed) or V(failed).
   returned: success
   type: str
+wait:
+  description: For how many seconds to wait for the end of the ranks before the next question.
+  returned: success
+  type: int
 message:
   description: What to tell the user.
   returned: success

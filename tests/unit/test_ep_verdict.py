@@ -53,6 +53,29 @@ def test_some_still_run():
     assert answer == {"state": "running", "message": "2 of 3 hosts still run (n2, n3)"}
 
 
+def test_how_far_the_run_is_is_told():
+    hosts = {"n1": {**RUNNING, "progress": "timing: 8 of 40 rounds"}, "n2": RUNNING}
+    told = verdict(hosts, 2, RUN)["message"]
+    assert told == "2 of 2 hosts still run (n1, n2): timing: 8 of 40 rounds"
+
+
+SKIPPED = {"skipped": True, "changed": False}
+
+
+def test_a_launcher_of_all_ranks_speaks_for_the_hosts_without_one():
+    well = ended(ranks=[rank(number) for number in range(4)])
+    assert verdict({"n1": well, "n2": SKIPPED}, 2, RUN)["state"] == "passed"
+    broken = ended("failed", failures=[failure(3, -9)])
+    assert message({"n1": broken, "n2": SKIPPED}) == (
+        "The benchmark failed: rank 3 on n2 was ended by SIGKILL."
+    )
+    assert "rank 3 on n2 left no result" in message(
+        {"n1": ended(ranks=[rank(number) for number in range(3)]), "n2": SKIPPED}
+    )
+    running = verdict({"n1": RUNNING, "n2": SKIPPED}, 2, RUN)
+    assert running == {"state": "running", "message": "1 of 1 hosts still run (n1)"}
+
+
 def test_a_failure_is_told_while_others_run():
     hosts = {"n1": RUNNING, "n2": ended("failed", failures=[failure(3, -9)])}
     assert message(hosts) == "The benchmark failed: rank 3 on n2 was ended by SIGKILL."

@@ -10,13 +10,12 @@ import os
 import signal
 import socket
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils import ep_torchrun
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils import ep_ranks
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.ep_job import (
     RUN_VARIABLE,
     Job,
@@ -103,63 +102,67 @@ def plan(interpreter, master):
             "arguments": [how],
             "grace_s": 0.5,
         }
-        return ep_torchrun.Plan(**{**settings, **changes})
+        return ep_ranks.Plan(**{**settings, **changes})
 
     return make
 
 
 def test_a_good_run(plan, job):
-    outcome = ep_torchrun.supervise(plan("good"), job)
+    outcome = ep_ranks.supervise(plan("good"), job)
     assert (outcome["state"], outcome["failures"]) == ("passed", [])
     assert [item["rank"] for item in outcome["ranks"]] == [2, 3]
     assert {item["run_id"] for item in outcome["ranks"]} == {job.run_id}
 
 
 def test_a_failed_rank_is_named_without_those_that_torchrun_ended(plan, job):
-    outcome = ep_torchrun.supervise(plan("fail"), job)
+    outcome = ep_ranks.supervise(plan("fail"), job)
     assert (outcome["state"], outcome["why"]) == ("failed", "torchrun ended with 1")
-    assert outcome["failures"] == [{"rank": 3, "exit_code": -9, "log": ["line of rank 3"]}]
+    path = job.path("logs/rank-3.log")
+    assert outcome["failures"] == [
+        {"rank": 3, "exit_code": -9, "path": path, "log": ["line of rank 3"]}
+    ]
+    assert Path(path).read_text() == "line of rank 3\n"
 
 
 def test_a_rank_with_wrong_results_is_named(plan, job):
-    outcome = ep_torchrun.supervise(plan("wrong"), job)
+    outcome = ep_ranks.supervise(plan("wrong"), job)
     assert [item["rank"] for item in outcome["failures"]] == [3]
 
 
 def test_a_broken_environment_shows_the_launchers_own_words(plan, job):
-    outcome = ep_torchrun.supervise(plan("broken"), job)
+    outcome = ep_ranks.supervise(plan("broken"), job)
     assert outcome["failures"] == []
     assert "No module named 'torch'" in outcome["log"][-1]
 
 
 def test_a_hang_ends_at_the_time_limit_with_everybodys_last_words(plan, job):
     began = time.monotonic()
-    outcome = ep_torchrun.supervise(plan("hang", timeout_s=1.5), job)
+    outcome = ep_ranks.supervise(plan("hang", timeout_s=1.5), job)
     assert time.monotonic() - began < 20
     assert (outcome["state"], outcome["why"]) == ("timeout", "the ranks did not end within 1.5 s")
     assert outcome["log"] == ["rank 2: line of rank 2", "rank 3: line of rank 3"]
 
 
 def test_ranks_that_outlive_torchrun_are_ended(plan, job):
-    outcome = ep_torchrun.supervise(plan("orphan"), job)
+    outcome = ep_ranks.supervise(plan("orphan"), job)
     assert outcome["why"] == "torchrun ended with -9"
     assert processes_of(job) == []
 
 
 def test_a_run_that_nobody_asks_for_ends(plan, job):
-    outcome = ep_torchrun.supervise(plan("hang", silence_s=1.0), job)
+    outcome = ep_ranks.supervise(plan("hang", silence_s=1.0), job)
     assert outcome["state"] == "abandoned"
 
 
 def test_a_first_host_that_does_not_answer_is_named(plan, job):
-    outcome = ep_torchrun.supervise(plan("good", port=1, meeting_s=0.3), job)
+    outcome = ep_ranks.supervise(plan("good", port=1, meeting_s=0.3), job)
     assert outcome["state"] == "unmet"
     assert "127.0.0.1:1 (the first host) did not answer within 0.3 s" in outcome["why"]
 
 
 def test_waiting_for_the_first_host_can_be_ended(plan, job):
     job.ask_to_stop("enough")
-    outcome = ep_torchrun.supervise(plan("good", port=1, meeting_s=60.0), job)
+    outcome = ep_ranks.supervise(plan("good", port=1, meeting_s=60.0), job)
     assert (outcome["state"], outcome["why"]) == ("stopped", "enough")
 
 
@@ -186,7 +189,7 @@ class Launcher:
         self.pid = os.fork()
         if self.pid == 0:
             job.create()
-            job.finish(ep_torchrun.supervise(plan, job))
+            job.finish(ep_ranks.supervise(plan, job))
             os._exit(0)
         # Reaped at once, since a zombie still has its identifier.
         threading.Thread(target=os.waitpid, args=(self.pid, 0), daemon=True).start()
@@ -236,23 +239,71 @@ def test_runs_are_found_and_removed(tmp_path, job):
     assert other_runs(workdir, job.run_id) == []
 
 
-def test_torchruns_last_words_are_understood():
-    log = textwrap.dedent(
-        """
-        Failures:
-        [1]:
-          time      : 2026-11-30_09:37:00
-          host      : localhost
-          rank      : 2 (local_rank: 0)
-          exitcode  : -15 (pid: 17364)  (SIGTERM)
-          error_file: <N/A>
-        Root Cause (first observed failure):
-        [0]:
-          time      : 2026-11-30_09:37:00
-          host      : localhost
-          rank      : 3 (local_rank: 1)
-          exitcode  : 124 (pid: 17365)
-        """
-    )
-    assert ep_torchrun.failed_ranks(log) == {3: 124}
-    assert ep_torchrun.failed_ranks("nothing of the kind") == {}
+# Stands for srun and mpirun: starts nothing, and speaks for the ranks of all hosts.
+STARTER = """\
+#!{python}
+import json, os, pathlib, sys
+argv = sys.argv
+report = {{"ranks": 4, "run_id": argv[argv.index("--run-id") + 1], "correctness": "passed"}}
+if os.environ["HOW"] == "good":
+    pathlib.Path(argv[argv.index("--output") + 1]).write_text(json.dumps(report))
+    sys.exit(0)
+print("0: line of rank 0")
+print("3: last words of rank 3", flush=True)
+print("srun: error: nodeb: task 3: Exited with exit code 7", flush=True)
+print("srun: error: nodea: tasks 0-1: Terminated", flush=True)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def starter(tmp_path, plan):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text(STARTER.format(python=sys.executable))
+    (folder / "srun").chmod(0o755)
+
+    def make(how):
+        return plan(
+            "",
+            node=0,
+            launcher="srun",
+            launch_nodes=["nodea", "nodeb"],
+            host_names=["n1=nodea", "n2=nodeb.example"],
+            environment={"HOW": how, "PATH": str(folder)},
+        )
+
+    return make
+
+
+def test_one_launcher_speaks_for_all_ranks(starter, job):
+    outcome = ep_ranks.supervise(starter("good"), job)
+    assert (outcome["state"], outcome["failures"]) == ("passed", [])
+    assert [item["rank"] for item in outcome["ranks"]] == [0, 1, 2, 3]
+    assert {(item["run_id"], item["status"]) for item in outcome["ranks"]} == {
+        (job.run_id, "passed")
+    }
+    assert Path(job.path("hostfile")).read_text() == "nodea\nnodea\nnodeb\nnodeb\n"
+
+
+def test_and_names_the_one_that_failed_with_its_own_lines(starter, job):
+    outcome = ep_ranks.supervise(starter("bad"), job)
+    assert outcome["why"] == "srun ended with 7"
+    (failure,) = outcome["failures"]
+    assert (failure["rank"], failure["exit_code"]) == (3, 7)
+    assert failure["log"] == ["last words of rank 3"]
+    assert Path(failure["path"]).read_text() == "last words of rank 3\n"
+
+
+def test_ranks_of_all_hosts_get_where_to_meet_and_what_hosts_are_called(starter, job):
+    variables = starter("good").variables(job)
+    assert variables["MASTER_ADDR"] == "127.0.0.1"
+    assert variables["EP_BENCH_HOSTS"] == "n1=nodea,n2=nodeb.example"
+    assert "EP_BENCH_HOST" not in variables
+
+
+def test_a_launcher_that_is_not_there_is_named(plan, job):
+    made = plan("", node=0, launcher="srun", environment={"PATH": "/nowhere"})
+    with pytest.raises(OSError, match="srun") as error:
+        ep_ranks.supervise(made, job)
+    assert ep_ranks.failure_to_start(made, error.value)["why"].startswith("srun could not be")
