@@ -40,10 +40,13 @@ def plans(backend: str, rounds: int, seed: int, timeout_s: float) -> Iterator[Pl
                 )
 
 
-def attempt(plan: Plan, env: dict[str, str]) -> Result:
+def attempt(plan: Plan) -> Result:
     """Run a round; what breaks the test itself is a problem of the round, too."""
     try:
-        return run_round(plan, env)
+        with environment(plan.backend) as env:
+            # A process that is killed may take the MPS server along: those rounds are without one.
+            alone = {name: value for name, value in env.items() if not name.startswith("CUDA_MPS")}
+            return run_round(plan, alone if plan.fault in KILLS else env)
     except (AssertionError, OSError, RuntimeError) as error:
         return Result(plan, [f"the round could not be run: {type(error).__name__}: {error}"])
 
@@ -54,22 +57,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="of each fault, place and mode")
     parser.add_argument("--seed", type=int, default=random.randrange(2**30))
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds a wait may take")
-    parser.add_argument("--jobs", type=int, default=4, help="rounds at once (peer: always 1)")
+    parser.add_argument("--jobs", type=int, default=4, help="rounds at once")
     parser.add_argument("--only", default="", help="part of the names of the rounds to run")
     parser.add_argument("--write", action="store_true", help="put the table into the page")
     given = parser.parse_args()
     todo = list(plans(given.backend, given.rounds, given.seed, given.timeout))
     todo = [plan for plan in todo if given.only in str(plan)]
     results: list[Result] = []
-    with (
-        environment(given.backend) as env,
-        ThreadPoolExecutor(given.jobs if given.backend == "reference" else 1) as pool,
-    ):
-        # A process that is killed may take the MPS server along: those rounds are without one.
-        alone = {name: value for name, value in env.items() if not name.startswith("CUDA_MPS")}
-        running = [
-            pool.submit(attempt, plan, alone if plan.fault in KILLS else env) for plan in todo
-        ]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        running = [pool.submit(attempt, plan) for plan in todo]
         for number, future in enumerate(running, start=1):
             result = future.result()
             results.append(result)
