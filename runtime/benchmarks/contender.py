@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from ep_runtime.bench.device_time import captured, device_times, graph_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-PER_GRAPH = 20
 
 
 @dataclass(frozen=True)
@@ -132,26 +131,7 @@ def kernel_times(call: Callable[[], Any], word: str, calls: int = 30) -> float:
 
 def graph_time(call: Callable[[], Any], replays: int = 10) -> float:
     """Device time in us of one call, by events around replays of a graph of many."""
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(PER_GRAPH):
-            call()
-    graph.replay()
-    return _device_time(graph.replay, replays) / PER_GRAPH
-
-
-def _device_time(call: Callable[[], Any], calls: int) -> float:
-    """Median device time in us of one call that is waited for, by events around it."""
-    times = []
-    for _ in range(calls):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
+    return statistics.median(graph_times(captured(call), replays))
 
 
 def eager_time(call: Callable[[], Any], calls: int = 200) -> float:
@@ -216,7 +196,8 @@ def copy_rate() -> float:
     """GB/s of a 1 GiB device copy, bytes read and written."""
     source = torch.randint(0, 255, (2**30,), dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    return 2 * source.numel() / _device_time(lambda: target.copy_(source), 10) / 1e3
+    time_us = statistics.median(device_times(lambda: target.copy_(source), 10))
+    return 2 * source.numel() / time_us / 1e3
 
 
 def together(calls: dict[str, Callable[[], Any]], kind: str) -> dict[str, float]:

@@ -29,7 +29,8 @@ import torch
 import torch.distributed as dist
 from contender import Case, Contender, hooked, shown, spread, together
 from ep_runtime import Buffer, build_info
-from exchange import AllToAll
+from ep_runtime.bench.exchange import AllToAll
+from ep_runtime.bench.routing import Inputs
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "runtime" / "tests" / "cuda"
@@ -110,6 +111,12 @@ def measure_ranks(contender: Contender) -> dict[str, float]:
     return {**together(graphed, "graph"), **together(eager, "eager")}
 
 
+def measure_exchange(exchange: AllToAll) -> dict[str, float]:
+    """All figures of torch's all_to_all on this rank, by the names of the contenders' figures."""
+    graphed = {"dispatch": exchange.dispatch, "combine": exchange.combine, "pair": exchange.pair}
+    return {**together(graphed, "graph"), **together({"pair": exchange.pair}, "eager")}
+
+
 def compare_case(case: Case, classes: dict[str, Any]) -> dict[str, Any]:
     """Check all contenders, then let them take turns; medians over ranks of medians over rounds."""
     max_tokens = max(128, case.tokens)
@@ -118,12 +125,13 @@ def compare_case(case: Case, classes: dict[str, Any]) -> dict[str, Any]:
         contender.check()
     samples: dict[str, list[dict[str, float]]] = {contender.name: [] for contender in contenders}
     samples["all_to_all"] = []
-    exchange = AllToAll(contenders[0])
+    first = contenders[0]
+    exchange = AllToAll(Inputs(first.x, first.topk_idx, first.weights), first.local_experts)
     exchange.check()
     for _ in range(ROUNDS):
         for contender in contenders:
             samples[contender.name].append(measure_ranks(contender))
-        samples["all_to_all"].append(exchange.measure())
+        samples["all_to_all"].append(measure_exchange(exchange))
     for contender in contenders:
         contender.buffer.destroy()
     mine = {
