@@ -39,12 +39,14 @@ def report(folder):
 
 
 def test_repeated_over_a_part_of_the_fleet(fleet):
+    fleet.values["ep_benchmark_sweep"] = ["num-tokens=8,12"]
     code, said = fleet.play("--limit=n1,n2", "-e", "ep_benchmark_runs=2")
     assert code == 0, said[-3000:]
     for number in (1, 2):
         folder = fleet.output / f"run-00{number}"
         kept = report(folder)
         assert [host["name"] for host in kept["hosts"]] == ["n1", "n2"]
+        assert [point["num_tokens"] for point in kept["sweep"]] == [8, 12]
         assert {path.name for path in folder.iterdir()} == {
             *("report.json", "report.html", "report.md", "junit.xml", "report.prom")
         }
