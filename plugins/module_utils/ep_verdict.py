@@ -115,7 +115,9 @@ def _complaints(run: _Run, name: str, status: dict[str, Any]) -> list[dict[str, 
 
 def _failed_rank(run: _Run, failure: dict[str, Any], ended: float) -> dict[str, Any]:
     name = run.host_of(failure["rank"])
-    caused = any(_CAUSED_BY_A_PEER.search(line) for line in failure["log"])
+    # What a traceback quotes of the source, indented, is no message: most calls have a timeout.
+    messages = [line for line in failure["log"] if not line.startswith(" ")]
+    caused = any(_CAUSED_BY_A_PEER.search(line) for line in messages)
     what = f"rank {failure['rank']} on {name} {_how(failure['exit_code'])}"
     return {
         "host": name,

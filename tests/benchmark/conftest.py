@@ -19,6 +19,8 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 # A play of this machine's three hosts takes half a minute alone, and many times that beside others.
 PLAY_S = 900
+# Without a question for so long the launchers end three hosts' ranks; with what that takes.
+SILENCE_S = 90 + 2 * 3 + 120
 
 _PLAYBOOK = "epfleet.expert_parallel.benchmark"
 
@@ -45,6 +47,8 @@ class Fleet:
         self.mark = f"EPFLEET_TEST={uuid.uuid4().hex}"
         self.own: dict[str, dict[str, object]] = {"n1": {}, "n2": {}, "n3": {}}
         self.output = folder / "out"
+        # Once it exists, hosts of connection `losable` can't be reached.
+        self.lost = folder / "lost"
         self.values: dict[str, object] = {
             "ansible_connection": "local",
             "ansible_python_interpreter": sys.executable,
@@ -76,6 +80,8 @@ class Fleet:
             "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}",
             "ANSIBLE_COLLECTIONS_PATH": _FOLDER.name,
             "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "ANSIBLE_CONNECTION_PLUGINS": str(CHECKOUT / "tests/benchmark/connection"),
+            "EPFLEET_TEST_LOST": str(self.lost),
             "ANSIBLE_INJECT_FACT_VARS": "false",
             "ANSIBLE_NOCOLOR": "1",
         }
@@ -136,6 +142,13 @@ class Fleet:
                         return pid
             time.sleep(0.2)
         raise AssertionError(f"rank {number} was never there:\n{self.said()[-3000:]}")
+
+    def wait_until_gone(self, seconds: float) -> None:
+        """Wait until no process of the run is left; fails when one is after ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(1)
+        assert self.processes() == {}
 
     def end(self) -> None:
         """End what is left, which after a test that passed is nothing."""

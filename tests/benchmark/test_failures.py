@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from conftest import PLAY_S
+from conftest import PLAY_S, SILENCE_S
 
 
 def ended(fleet, play, sentence):
@@ -100,10 +100,20 @@ def test_ctrl_c(lasting):
     lasting.rank(0, play)
     os.killpg(play.pid, signal.SIGINT)
     lasting.wait(play)
-    deadline = time.monotonic() + 90 + 2 * 3 + 120
-    while lasting.processes() and time.monotonic() < deadline:
-        time.sleep(1)
-    assert lasting.processes() == {}
+    lasting.wait_until_gone(SILENCE_S)
+
+
+def test_a_host_that_is_lost_meanwhile(lasting):
+    """The others end at once, its own ranks when nobody has asked for them for a while."""
+    lasting.own["n2"]["ansible_connection"] = "losable"
+    play = lasting.start()
+    lasting.rank(1, play)
+    lasting.lost.touch()
+    code, said = lasting.wait(play)
+    assert code != 0
+    assert "The benchmark failed: n2 became unreachable: " in said, said[-3000:]
+    assert "No route to host" in said
+    lasting.wait_until_gone(SILENCE_S)
 
 
 @pytest.mark.parametrize("number", [0, 2])

@@ -103,6 +103,20 @@ def test_the_cause_wins_over_its_victims_even_when_it_is_noticed_last(culprit, w
     assert words in message(hosts)
 
 
+def test_source_in_a_traceback_is_no_message():
+    """A rank that raised by itself was taken for a victim, since the call had a `timeout`."""
+    raised = [
+        "Traceback (most recent call last):",
+        '    dist.init_process_group("gloo", timeout=timeout)',
+        "RuntimeError: Unable to find address for: nowhere0",
+    ]
+    hosts = {
+        "n1": ended("stopped", why="the play ended the run"),
+        "n2": ended("failed", failures=[failure(2, 3, raised)]),
+    }
+    assert message(hosts).startswith("The benchmark failed: rank 2 on n2 failed with exit code 3.")
+
+
 def test_among_causes_the_first_in_time_wins():
     hosts = {
         "n1": ended("failed", failures=[failure(0, 1, ["a"])], at=5.0),
