@@ -14,7 +14,7 @@ from playwright.sync_api import sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 MANY = 1024
-LOAD_MS = 3000
+RENDER_S = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +95,15 @@ def test_one_slow_rank_of_a_thousand_can_be_seen(browser, pages, width, view):
 def test_a_thousand_ranks_are_small_and_fast(browser, pages):
     path = pages / "many.html"
     assert path.stat().st_size < 5_000_000
-    times = []
-    for _attempt in range(3):  # the best of three: the machine may be busy
-        page = opened(browser, path, 1280)
-        times.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
-        page.close()
-    assert min(times) < LOAD_MS
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.goto(path.as_uri())
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    # Of the CPU: what the wall's clock says depends on what else this machine does.
+    spent = next(entry["value"] for entry in metrics if entry["name"] == "ProcessTime")
+    assert 0 < spent < RENDER_S
+    page.close()
 
 
 def test_every_cell_of_a_thousand_ranks_is_drawn(browser, pages):
