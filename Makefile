@@ -12,11 +12,12 @@ export MPLCONFIGDIR := $(ROOT)/build/matplotlib
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help demo test lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle collection clean
+.PHONY: help demo test lint sanity unit runtime benchmark fuzz nvshmem audit molecule-default molecule-fleet molecule-lifecycle collection clean
 
 help:
 	@echo "make demo    roll out to this machine with 4 ranks and no GPU; report in build/demo/"
-	@echo "make test    every check: lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet"
+	@echo "make test    every check: lint sanity unit runtime benchmark fuzz nvshmem audit"
+	@echo "             molecule-default molecule-fleet"
 	@echo "make molecule-lifecycle    the long scenario, by itself: upgrades, failures, the way back"
 	@echo "make clean   remove build/ and .venv/"
 
@@ -26,7 +27,7 @@ demo: .venv/.demo
 test: .venv/.dev
 	@scripts/check all
 
-lint sanity unit runtime benchmark fuzz nvshmem molecule-default molecule-fleet molecule-lifecycle: .venv/.dev
+lint sanity unit runtime benchmark fuzz nvshmem audit molecule-default molecule-fleet molecule-lifecycle: .venv/.dev
 	@scripts/check $@
 
 collection: .venv/.demo
@@ -36,12 +37,14 @@ collection: .venv/.demo
 .venv/.demo: requirements/demo.txt
 	@scripts/prerequisites "$(PYTHON)"
 	@"$(PYTHON)" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --requirement $<
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement $<
 	@touch $@
 
-.venv/.dev: requirements/dev.txt requirements/runtime.txt requirements/build.txt .venv/.demo
-	@$(BIN)/python -m pip install --quiet --requirement requirements/dev.txt \
-	  --requirement requirements/runtime.txt --requirement requirements/build.txt
+.venv/.dev: requirements/dev.txt requirements/runtime.txt runtime/requirements/build.txt \
+    requirements/torch.txt .venv/.demo
+	@$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements/dev.txt \
+	  --requirement requirements/runtime.txt --requirement runtime/requirements/build.txt
+	@$(BIN)/python -m pip install --quiet --requirement requirements/torch.txt
 	@touch $@
 
 clean:

@@ -13,6 +13,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import inputs
 from ansible_collections.epfleet.expert_parallel.plugins.plugin_utils.role_defaults import (
+    ROLES,
     role_defaults,
 )
 
@@ -29,6 +30,8 @@ _ROLE_VARIABLES = {
         "ep_benchmark_dtype",
     ),
 }
+
+_ADDRESSES = ("mirror", "pip_args")
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
@@ -62,7 +65,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
             own = self._own(variables)
             settings = inputs.settings(own)
             problems = inputs.host_problems(own, settings)
-            result["ansible_facts"] = {"epfleet_settings": settings}
+            problems += inputs.line_problems({**self._role_variables(variables), **own})
+            # Facts are shown, and cached where that is on: addresses may hold passwords.
+            told = {name: value for name, value in settings.items() if name not in _ADDRESSES}
+            result["ansible_facts"] = {"epfleet_settings": told}
         else:
             problems = self._fleet(arguments["hosts"], variables, arguments["benchmark"])
         if problems:
@@ -90,6 +96,17 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible ships no types
                 if name in variables or not self._templar.is_template(value):
                     own[name] = self._templar.template(value)
         return own
+
+    def _role_variables(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """What this host sets of the roles' variables, as far as it can be told yet."""
+        given = {}
+        for role in ROLES:
+            for name in role_defaults(role):
+                value = variables.get(name)
+                # What has a template may need facts that are not read yet.
+                if name in variables and not self._templar.is_template(value):
+                    given[name] = value
+        return given
 
     def _fleet(self, hosts: list[str], variables: dict[str, Any], benchmark: bool) -> list[str]:
         """Compare the hosts; ranks and experts are those that the benchmark would use."""

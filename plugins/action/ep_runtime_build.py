@@ -12,6 +12,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.epfleet.expert_parallel.plugins.action.ep_runtime_plan import RUNTIME
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.full_disk import (
+    explained,
+    require,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cache import (
     lookup,
     store,
@@ -24,6 +28,11 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_sour
     source_archive,
     source_digest,
 )
+
+# What a full cache stops, in its sentence; asked before a host builds for an hour in vain.
+_STORING = "storing the wheel on the controller"
+_REMEDY = "free some there, or set ep_runtime_cache to a folder of a larger disk"
+_ROOM_MIB = 32
 
 
 class ActionModule(ActionBase):
@@ -46,6 +55,7 @@ class ActionModule(ActionBase):
                 result.update(changed=False, wheel=entries[0]["path"], sha256=entries[0]["sha256"])
                 return result
             if not self._task.check_mode:
+                self._require_room(cache)
                 given["archive"] = self._send_source(given["inputs"]["source"])
             built = self._execute_module(
                 module_name="epfleet.expert_parallel.ep_runtime_build",
@@ -61,6 +71,12 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return result
+
+    def _require_room(self, cache: str) -> None:
+        try:
+            require(cache, _ROOM_MIB, _STORING, _REMEDY)
+        except OSError as error:
+            raise AnsibleActionFail(str(error)) from error
 
     def _send_source(self, wanted: str) -> str:
         content = read_source(RUNTIME)
@@ -94,6 +110,7 @@ class ActionModule(ActionBase):
         try:
             return store(cache, key, wheel["file"], content, about)
         except OSError as error:
-            raise AnsibleActionFail(
-                f"The wheel cannot be kept in ep_runtime_cache ({cache}): {error}"
-            ) from error
+            told = explained(error, _STORING, cache, _REMEDY)
+            if told is error:
+                told = OSError(f"The wheel cannot be kept in ep_runtime_cache ({cache}): {error}")
+            raise AnsibleActionFail(str(told)) from error

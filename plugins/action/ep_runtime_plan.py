@@ -14,6 +14,10 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_choi
     find_wheel,
     given_key,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cuda import (
+    choose_compiler,
+    pinned_compilers,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_key import (
     key_inputs,
     wheel_key,
@@ -45,7 +49,12 @@ class ActionModule(ActionBase):
             argument_spec={
                 "info": {"type": "dict", "required": True},
                 "cache": {"type": "path", "required": True},
-                "cuda": {"type": "dict"},
+                "cuda": {"type": "str", "choices": ["auto", "on", "off"], "default": "auto"},
+                "cuda_compiler": {
+                    "type": "str",
+                    "choices": ["auto", "host", "pypi"],
+                    "default": "auto",
+                },
                 "prebuilt": {"type": "path", "default": ""},
                 "version": {"type": "str", "default": ""},
                 "drop_in": {"type": "bool", "default": False},
@@ -58,6 +67,7 @@ class ActionModule(ActionBase):
                 changed=False,
                 key="unknown",
                 inputs={"source": "", "cuda": None},
+                cuda=None,
                 reasons=list(info["venv"]["problems"]),
                 build=False,
                 cache_problem="",
@@ -68,13 +78,21 @@ class ActionModule(ActionBase):
                 "No Python interpreter runs on this host: set ep_runtime_python"
             )
         elsewhere = bool(given["prebuilt"] or given["version"])
+        cuda = None
         try:
             if elsewhere:
                 key = given_key(given["prebuilt"], given["version"])
                 inputs: dict[str, Any] = {"source": key, "cuda": None}
             else:
-                source = source_digest(read_source(RUNTIME))
-                inputs = key_inputs(source, info["python"], given["cuda"])
+                content = read_source(RUNTIME)
+                cuda = choose_compiler(
+                    given["cuda"],
+                    given["cuda_compiler"],
+                    info["cuda"],
+                    info["python"]["machine"],
+                    pinned_compilers(content),
+                )
+                inputs = key_inputs(source_digest(content), info["python"], cuda)
                 key = wheel_key(inputs)
             entry, problem = self._find(given, key, drop_in=False)
             drop_in, drop_in_problem = self._find(given, key, drop_in=True)
@@ -90,6 +108,7 @@ class ActionModule(ActionBase):
             changed=False,
             key=key,
             inputs=inputs,
+            cuda=cuda,
             reasons=reasons,
             build=bool(reasons and problem),
             cache_problem=problem,

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
     decisions,
     driver_parts,
+    inputs,
 )
 
 
@@ -25,4 +26,5 @@ class FilterModule:
             "unsigned_modules": decisions.unsigned_modules,
             "fabric_manager": driver_parts.fabric_manager,
             "peer_memory": driver_parts.peer_memory,
+            "pip_arguments": inputs.pip_arguments,
         }

@@ -24,8 +24,8 @@ DWORDS = PREFIX + "RegistryDwords"
 _HEADER = "# Managed by the epfleet.expert_parallel collection; changes here are overwritten.\n"
 # Registry entries of lines that were taken over: with the lines gone, only this remembers them.
 _CARRIED = "# Carried over: "
-_KEY = re.compile(r"^[A-Za-z][A-Za-z0-9_]*$")
-_VALUE = re.compile(r"^[A-Za-z0-9_.:=+-]*$")
+_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_VALUE = re.compile(r"[A-Za-z0-9_.:=+-]*\Z")
 _REFUSING_COMMANDS = ("true", "false")
 
 

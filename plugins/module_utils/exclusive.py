@@ -26,9 +26,11 @@ def exclusive(directory: str) -> Iterator[None]:
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _lock(handle) and _same_directory(handle, directory):
-                yield
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory)
+                try:
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.rmdir(directory)
                 return
         finally:
             os.close(handle)

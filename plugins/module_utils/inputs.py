@@ -8,10 +8,12 @@ import re
 from typing import Any, Dict, List
 
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import nvshmem
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import redacted
 
 MODES = ("auto", "gpu", "cpu", "off")
 POLICIES = ("never", "when_needed", "always")
 DTYPES = ("fp8", "bf16")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MAX_TOPK = 32
 HIDDEN_MULTIPLE = 128
 DEFAULT_RANKS = 2
@@ -34,14 +36,14 @@ def settings(variables: Dict[str, Any]) -> Dict[str, Any]:
     values["become"] = _boolean(values["become"])
     if isinstance(values["failure_budget"], str) and values["failure_budget"].isdigit():
         values["failure_budget"] = int(values["failure_budget"])
-    if (
-        values["mirror"]
-        and isinstance(values["mirror"], str)
-        and isinstance(values["pip_args"], list)
-    ):
-        wheels = values["mirror"].rstrip("/") + "/wheels"
-        values["pip_args"] = ["--no-index", "--find-links", wheels, *values["pip_args"]]
     return values
+
+
+def pip_arguments(arguments: List[str], mirror: str) -> List[str]:
+    """``epfleet_pip_args`` with what ``epfleet_mirror`` means for pip."""
+    if not mirror:
+        return list(arguments)
+    return ["--no-index", "--find-links", mirror.rstrip("/") + "/wheels", *arguments]
 
 
 def host_problems(variables: Dict[str, Any], values: Dict[str, Any]) -> List[str]:
@@ -65,15 +67,36 @@ def host_problems(variables: Dict[str, Any], values: Dict[str, Any]) -> List[str
     problems += _serial_problems(values["serial"])
     arguments = values["pip_args"]
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
-        problems.append(f"epfleet_pip_args is {arguments!r}; it must be a list of pip arguments.")
+        told = redacted(repr(arguments))
+        problems.append(f"epfleet_pip_args is {told}; it must be a list of pip arguments.")
     mirror = values["mirror"]
     if not isinstance(mirror, str) or (mirror and not re.match(r"^(/|https?://|file:///)", mirror)):
         problems.append(
-            f"epfleet_mirror is {mirror!r}; it must be a URL, or a folder on the hosts such as"
-            " /srv/bundle."
+            f"epfleet_mirror is {redacted(repr(mirror))}; it must be a URL, or a folder on the"
+            " hosts such as /srv/bundle."
         )
     problems += _nvshmem_problems(variables)
     return problems + _benchmark_problems(variables)
+
+
+def line_problems(variables: Dict[str, Any]) -> List[str]:
+    """One sentence for each variable with a line break or another control character.
+
+    No variable of the roles needs one, and in a file of settings the next line is another setting.
+    """
+    return [
+        f"{name} has a control character or a line break; it must be one line of text."
+        for name, value in sorted(variables.items())
+        if any(_CONTROL.search(text) for text in _texts(value))
+    ]
+
+
+def _texts(value: Any) -> List[str]:
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    return [text for part in value for text in _texts(part)] if isinstance(value, list) else []
 
 
 def _serial_problems(serial: Any) -> List[str]:

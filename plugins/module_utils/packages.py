@@ -9,6 +9,7 @@ the host, which it installs by itself and which no rollback would know of.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from contextlib import contextmanager
@@ -98,6 +99,9 @@ MANAGERS = {
 }
 
 
+_NAME = re.compile(r"[A-Za-z0-9@/][^\s\x00-\x1f]*\Z")
+
+
 def manager(family: Optional[str]) -> Manager:
     """The package manager of an OS family; raises PackageError for one that is not known."""
     if family not in MANAGERS:
@@ -125,8 +129,12 @@ def installed(tools: Manager, run: RunCommand, half: bool = False) -> Dict[str, 
 def missing(wanted: List[str], present: Dict[str, str]) -> List[str]:
     """The entries of ``wanted`` (``NAME`` or ``NAME=VERSION``) that ``present`` does not satisfy.
 
-    A version without the distribution's revision is satisfied by any revision of it.
+    A version without the distribution's revision is satisfied by any revision of it. Raises
+    PackageError for what a package manager could take for an option: some of those run programs.
     """
+    for item in wanted:
+        if not _NAME.match(item):
+            raise PackageError(f"{item!r} is no name of a package.")
     lacking = []
     for item in wanted:
         name, equals, version = item.partition("=")
@@ -211,6 +219,8 @@ def _with_apt_repository(
 
 
 def _url(repository: str) -> str:
+    if re.search(r"[\s\x00-\x1f]", repository):
+        raise PackageError(f"{repository!r} is no address of a repository: it has a blank.")
     return "file:" + repository if repository.startswith("/") else repository
 
 

@@ -5,40 +5,42 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import shutil
 import tarfile
 from typing import Any
 
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_cuda import (
+    PYPI,
+    complete_toolkit,
+    pins,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_source import (
     SOURCE_EPOCH,
 )
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     VenvError,
     clean_environment,
+    inspect_python,
+    pip,
     run,
     venv_python,
 )
 
 _BUILD_TIMEOUT_S = 3600
 
-# pip carries a TOML reader for the Pythons that have none (before 3.11).
-_ASK_BUILD_REQUIREMENTS = """
-import json, sys
-try:
-    import tomllib
-except ImportError:
-    from pip._vendor import tomli as tomllib
-with open(sys.argv[1], "rb") as stream:
-    print(json.dumps(tomllib.load(stream)["build-system"]["requires"]))
-"""
 
+def build_environment(work: str, cuda: dict[str, Any] | None) -> dict[str, str]:
+    """The environment of the compiler: fixed time stamps, CUDA and NVSHMEM asked for or refused.
 
-def build_environment(venv: str, cuda: dict[str, Any] | None) -> dict[str, str]:
-    """The environment of the compiler: fixed time stamps, CUDA and NVSHMEM asked for or refused."""
+    ``work`` has the build's virtual environment, ``venv``, and its temporary files, ``tmp``.
+    """
     environment = clean_environment()
-    environment["PATH"] = os.path.join(venv, "bin") + os.pathsep + environment.get("PATH", "")
+    environment["PATH"] = (
+        os.path.join(work, "venv", "bin") + os.pathsep + environment.get("PATH", "")
+    )
+    # Nothing of a build is elsewhere: /tmp is often small.
+    environment["TMPDIR"] = os.path.join(work, "tmp")
     environment["SOURCE_DATE_EPOCH"] = str(SOURCE_EPOCH)
     environment["EP_RUNTIME_CUDA"] = "ON" if cuda else "OFF"
     nvshmem = cuda.get("nvshmem") if cuda else None
@@ -75,27 +77,32 @@ def build_wheels(
     """
     source, venv, output = (os.path.join(work, name) for name in ("source", "venv", "wheel"))
     os.makedirs(source, mode=0o755)
+    os.mkdir(os.path.join(work, "tmp"), mode=0o700)
     unpack(archive, source)
-    run([python, "-m", "venv", venv])
+    tools = build_environment(work, None)
+    run([python, "-m", "venv", venv], environment=tools)
     builder = venv_python(venv)
-    ask = [builder, "-I", "-c", _ASK_BUILD_REQUIREMENTS, os.path.join(source, "pyproject.toml")]
-    requirements: list[str] = json.loads(run(ask))
-    pip = [builder, "-m", "pip", "--no-input", "--disable-pip-version-check"]
-    environment = build_environment(venv, cuda)
-    run(
-        [*pip, "install", *pip_args, *requirements, "cmake>=3.26", "ninja"],
-        timeout_s=_BUILD_TIMEOUT_S,
-        environment=environment,
-    )
-    wheel = [*pip, "wheel", *pip_args, "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    # Of one version and one content each, since the bytes of the wheel depend on them.
+    locked = ["install", "--require-hashes", "--no-deps", "--only-binary", ":all:"]
+
+    def install(requirements: str) -> None:
+        wanted = ["--requirement", os.path.join(source, requirements)]
+        pip(builder, locked, pip_args, wanted, _BUILD_TIMEOUT_S, tools)
+
+    install("requirements/build.txt")
+    if cuda and cuda["compiler"] == PYPI:
+        install(pins(cuda["major"]))
+        about = inspect_python(builder)
+        if about is None:
+            raise VenvError(f"{builder} does not run any more")
+        cuda = dict(cuda, compiler=complete_toolkit(about["site_packages"], cuda["major"]))
+    environment = build_environment(work, cuda)
+    wheel = ["wheel", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
     built = []
     for part in (source, os.path.join(source, "shim")):
         target = os.path.join(output, str(len(built)))
-        run(
-            [*wheel, "--wheel-dir", target, part],
-            timeout_s=_BUILD_TIMEOUT_S,
-            environment=environment,
-        )
+        wanted = ["--wheel-dir", target, part]
+        pip(builder, wheel, pip_args, wanted, _BUILD_TIMEOUT_S, environment)
         wheels = glob.glob(os.path.join(glob.escape(target), "*.whl"))
         if len(wheels) != 1:
             raise VenvError(f"the build left {len(wheels)} wheels in {target} instead of one")

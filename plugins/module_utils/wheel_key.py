@@ -17,8 +17,9 @@ def key_inputs(source: str, host: dict[str, Any], cuda: dict[str, Any] | None) -
     """Return what a wheel's content depends on, from the source digest and a host's facts.
 
     ``host`` is the ``python`` part of ``ep_runtime_info``: ``machine``, ``libc`` and ``abi``.
-    ``cuda`` is None for a host-only build, else ``major``, ``architectures`` and ``nvshmem`` (None,
-    or a copy with its ``version``).
+    ``cuda`` is None for a host-only build, else ``major``, ``version`` (of nvcc, wherever it comes
+    from: its pins are in the source), ``architectures`` and ``nvshmem`` (None, or a copy with its
+    ``version``).
     """
     return {
         "source": source,
@@ -29,6 +30,7 @@ def key_inputs(source: str, host: dict[str, Any], cuda: dict[str, Any] | None) -
         if not cuda
         else {
             "major": str(cuda["major"]),
+            "compiler": cuda["version"],
             "architectures": sorted(str(item) for item in cuda["architectures"]),
             "nvshmem": cuda["nvshmem"]["version"] if cuda.get("nvshmem") else None,
         },

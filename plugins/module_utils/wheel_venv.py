@@ -14,6 +14,10 @@ import shutil
 import subprocess
 from typing import Any
 
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import (
+    redacted,
+    split_pip_arguments,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_payload import (
     find_dist_info,
     read_installed,
@@ -97,15 +101,43 @@ def run(
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise VenvError(f"{' '.join(command[:4])} failed: {error}") from error
+        raise VenvError(redacted(f"{' '.join(command[:4])} failed: {error}")) from error
     if done.returncode != 0:
         lines = (done.stdout + done.stderr).strip().splitlines()
-        raise VenvError(
-            "{} failed with exit code {}:\n{}".format(
-                " ".join(command[:4]), done.returncode, "\n".join(lines[-25:])
-            )
+        told = "{} failed with exit code {}:\n{}".format(
+            " ".join(command[:4]), done.returncode, "\n".join(lines[-25:])
         )
+        raise VenvError(redacted(told))
     return done.stdout
+
+
+def pip(
+    python: str,
+    command: list[str],
+    pip_args: list[str],
+    wanted: list[str],
+    timeout_s: int,
+    variables: dict[str, str] | None = None,
+) -> None:
+    """Run ``pip command pip_args wanted`` of ``python``, with ``variables`` in its environment.
+
+    ``pip_args`` are the operator's; passwords in them go by the environment. Raises ``VenvError``.
+    """
+    plain, hidden = split_pip_arguments(pip_args)
+    run(
+        [
+            python,
+            "-m",
+            "pip",
+            "--no-input",
+            "--disable-pip-version-check",
+            *command,
+            *plain,
+            *wanted,
+        ],
+        timeout_s=timeout_s,
+        environment={**clean_environment(), **(variables or {}), **hidden},
+    )
 
 
 def inspect_python(python: str) -> dict[str, Any] | None:

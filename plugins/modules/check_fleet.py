@@ -69,7 +69,7 @@ ansible_facts:
   type: dict
   contains:
     epfleet_settings:
-      description: The C(epfleet_*) variables without their prefix.
+      description: The C(epfleet_*) variables without their prefix, but for those with addresses.
       returned: in stage C(host)
       type: dict
 """

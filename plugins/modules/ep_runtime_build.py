@@ -43,7 +43,8 @@ options:
     default: []
   cuda:
     description:
-      - C(compiler), C(major), C(architectures) and C(nvshmem) for a build with CUDA kernels.
+      - C(compiler), C(major), C(architectures) and C(nvshmem) for a build with CUDA kernels, from
+        M(epfleet.expert_parallel.ep_runtime_plan).
       - Without it only the host part is built.
     type: dict
   archive:
@@ -87,9 +88,14 @@ import time
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.exclusive import exclusive
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.full_disk import (
+    FullDiskError,
+    explained,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.own_directory import (
     make_own_directory,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_build import (
     build_wheels,
     discard,
@@ -121,13 +127,14 @@ def main() -> None:
             "cache": {"type": "path", "required": True},
             "python": {"type": "str", "required": True},
             "directory": {"type": "path", "required": True},
-            "pip_args": {"type": "list", "elements": "str", "default": []},
+            "pip_args": {"type": "list", "elements": "str", "default": [], "no_log": True},
             "cuda": {"type": "dict"},
             "archive": {"type": "path"},
         },
         supports_check_mode=True,
     )
     given = module.params
+    hide(module, given["pip_args"])
     if module.check_mode:
         module.exit_json(changed=True, msg=f"would build {given['key']}")
     started = time.monotonic()
@@ -143,8 +150,17 @@ def main() -> None:
                         given["archive"], work, given["python"], given["pip_args"], given["cuda"]
                     )
                 ]
+            except (VenvError, PayloadError, OSError) as error:
+                raise explained(
+                    error,
+                    "building the wheel",
+                    work,
+                    "free some there, or set ep_runtime_build_dir to a folder of a larger disk",
+                ) from error
             finally:
                 discard(work)
+    except FullDiskError as error:
+        module.fail_json(msg=str(error))
     except (VenvError, PayloadError, OSError) as error:
         module.fail_json(msg=f"The ep_runtime wheel could not be built in {work}: {error}")
     module.exit_json(

@@ -66,9 +66,10 @@ venv:
   type: dict
 cuda:
   description:
-    - C(compiler) (path of nvcc, or null), C(major) and the C(architectures) of the host's GPUs, as
-      far as they can be found out, and C(nvshmem), the C(prefix) and C(version) of the copy asked
-      for, or null where it is not there.
+    - C(compiler) (path of an nvcc that runs, or null) and its C(version), C(driver_major), the CUDA
+      major that the driver serves, and the C(architectures) of the host's GPUs, as far as they can
+      be found out, and C(nvshmem), the C(prefix) and C(version) of the copy asked for, or null
+      where it is not there.
   returned: success
   type: dict
 build_info:
@@ -89,6 +90,7 @@ root:
 """
 
 import os
+import re
 import shutil
 
 from ansible.module_utils.basic import AnsibleModule
@@ -127,6 +129,17 @@ def gpu_architectures() -> list[str]:
     return sorted({line for line in lines if line.isdigit()})
 
 
+def nvcc_version(nvcc: str | None) -> str | None:
+    """The release of ``nvcc`` ("13.0.88"), as it says itself; None where none runs."""
+    if nvcc is None:
+        return None
+    try:
+        match = re.search(r"\bV(\d+\.\d+\.\d+)", run([nvcc, "--version"]))
+    except VenvError:
+        return None
+    return match.group(1) if match else None
+
+
 def nvshmem_copy(prefix: str) -> dict[str, str] | None:
     """Prefix and version of the NVSHMEM below ``prefix``, by its header; None without one."""
     header = HostRoot("/").text(f"{prefix}/include/non_abi/nvshmem_version.h") if prefix else None
@@ -139,9 +152,11 @@ def cuda_facts(nvshmem_prefix: str) -> dict[str, Any]:
     host = HostRoot("/")
     version, _flavour = procfs.driver_version(host)
     found = cuda.facts(host, version)
+    compiler = nvcc_version(found["nvcc"])
     return {
-        "compiler": found["nvcc"],
-        "major": found["major"],
+        "compiler": found["nvcc"] if compiler else None,
+        "version": compiler,
+        "driver_major": found["driver_major"],
         "architectures": gpu_architectures(),
         "nvshmem": nvshmem_copy(nvshmem_prefix),
     }

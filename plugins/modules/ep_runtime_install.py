@@ -118,27 +118,36 @@ build_info:
 """
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.exclusive import exclusive
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.full_disk import (
+    FullDiskError,
+    explained,
+)
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.venv_packages import (
     constraints,
     pip_problems,
     unneeded,
     versions,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.venv_undo import Undo
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     DISTRIBUTION,
     DROP_IN,
     MARKER,
     VenvError,
     build_info,
+    clean_environment,
     discard_pip,
     inspect_environment,
     inspect_venv,
+    pip,
     pip_is_whole,
     read_marker,
     run,
@@ -155,6 +164,8 @@ if TYPE_CHECKING:
 _PIP_TIMEOUT_S = 3600
 _ASK_OTHERS = "\nimport sys\nprint(refusal(sys.path) or '')"
 OURS = (DISTRIBUTION, DROP_IN)
+# pip's downloads and the files it unpacks; beside the packages, since /tmp is often small.
+_TEMPORARY = ".epfleet-tmp-"
 
 
 class Installation:
@@ -165,6 +176,8 @@ class Installation:
         self.venv: str = given["venv"]
         self.python = venv_python(self.venv)
         self.added: list[str] = []
+        self.temporary = ""
+        self.was_there = os.path.exists(self.venv)
 
     def inspect(self) -> dict[str, Any]:
         return inspect_venv(self.venv, self.given["requirements"], self.given["extras"])
@@ -175,24 +188,54 @@ class Installation:
             state, given["key"], given["payload"], given["drop_in"], given["drop_in_payload"]
         )
 
-    def pip(self, *arguments: str) -> None:
-        run(
-            [self.python, "-m", "pip", "--no-input", "--disable-pip-version-check", *arguments],
-            timeout_s=_PIP_TIMEOUT_S,
-        )
+    def pip_install(self, *wanted: str) -> None:
+        more = self.given["pip_args"]
+        pip(self.python, ["install"], more, list(wanted), _PIP_TIMEOUT_S, self.variables())
+
+    def pip_uninstall(self, *names: str) -> None:
+        pip(self.python, ["uninstall", "--yes"], [], list(names), _PIP_TIMEOUT_S, self.variables())
+
+    def variables(self) -> dict[str, str]:
+        return {"TMPDIR": self.temporary} if self.temporary else {}
 
     def create(self) -> None:
         """Make the environment, or complete one whose making was cut short."""
-        own = not os.path.exists(self.venv) or bool(read_marker(self.venv).get("created"))
-        os.makedirs(self.venv, mode=0o755, exist_ok=True)
+        own = not self.was_there or bool(read_marker(self.venv).get("created"))
         about = inspect_environment(self.venv)
         if about is not None and not pip_is_whole(about):
             discard_pip(about)
         if own:
             write_marker(self.venv, {"created": True})
-        run([self.given["python"], "-m", "venv", self.venv], timeout_s=_PIP_TIMEOUT_S)
+        run(
+            [self.given["python"], "-m", "venv", self.venv],
+            timeout_s=_PIP_TIMEOUT_S,
+            environment={**clean_environment(), **self.variables()},
+        )
 
     def install(self, state: dict[str, Any]) -> None:
+        """Install all, or leave the environment as it was."""
+        for path in glob.glob(os.path.join(glob.escape(self.venv), _TEMPORARY + "*")):
+            shutil.rmtree(path)  # of a run that was killed
+        site_packages = state["python"]["site_packages"] if state["python"] else None
+        undo = Undo(self.venv, site_packages, OURS)
+        try:
+            os.makedirs(self.venv, mode=0o755, exist_ok=True)
+            self.temporary = tempfile.mkdtemp(prefix=_TEMPORARY, dir=self.venv)
+            self.install_all(state)
+        except (VenvError, OSError) as error:
+            told = explained(
+                error,
+                "installing the runtime",
+                self.venv,
+                "free some there, or set ep_runtime_venv to a folder of a larger disk",
+            )
+            undo.back()
+            raise told from error
+        finally:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+            self.temporary = ""
+
+    def install_all(self, state: dict[str, Any]) -> None:
         foreign = state["python"] is not None and not state["marker"].get("created")
         if state["python"] is None:
             self.create()
@@ -216,7 +259,7 @@ class Installation:
 
     def install_wheels(self, kept: list[str]) -> None:
         given = self.given
-        more, extras, version = given["pip_args"], given["extras"], given["version"]
+        extras, version = given["extras"], given["version"]
         options = f"[{','.join(extras)}]" if extras else ""
         if version:
             kept = [*kept, "--only-binary", ",".join(OURS)]
@@ -225,11 +268,13 @@ class Installation:
         else:
             wheels = [given["wheel"], given["drop_in_wheel"]]
             named = [given["wheel"] + options]
-        state = self.inspect()
         if given["drop_in"]:
             named.append(wheels[1])
-        elif state["drop_in"] is not None:
-            self.pip("uninstall", "--yes", DROP_IN)
+        elif self.inspect()["drop_in"] is not None:
+            self.pip_uninstall(DROP_IN)
+        self.pip_install(*kept, *given["requirements"], *named)
+        # The last step: another build of the same version, which pip has let be until here.
+        state = self.inspect()
         known = [(wheels[0], state["installed"], given["payload"])]
         if given["drop_in"]:
             known.append((wheels[1], state["drop_in"], given["drop_in_payload"]))
@@ -239,8 +284,7 @@ class Installation:
             if found is not None and found["payload"] != payload
         ]
         if replaced:
-            self.pip("install", *more, *kept, "--no-deps", "--force-reinstall", *replaced)
-        self.pip("install", *more, *kept, *given["requirements"], *named)
+            self.pip_install(*kept, "--no-deps", "--force-reinstall", *replaced)
         if version:
             # The bytes of an index's wheel are known only now.
             state = self.inspect()
@@ -341,7 +385,7 @@ def absent(module: AnsibleModule) -> None:
                 shutil.rmtree(path)
             installed = [name for name in OURS if name in versions(target.python)]
             added = marker.get("added", [])
-            target.pip("uninstall", "--yes", *unneeded(target.python, installed, added))
+            target.pip_uninstall(*unneeded(target.python, installed, added))
     if not module.check_mode:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(target.venv, MARKER))
@@ -356,7 +400,7 @@ def main() -> None:
             "python": {"type": "str", "default": "python3"},
             "requirements": {"type": "list", "elements": "str", "default": []},
             "extras": {"type": "list", "elements": "str", "default": []},
-            "pip_args": {"type": "list", "elements": "str", "default": []},
+            "pip_args": {"type": "list", "elements": "str", "default": [], "no_log": True},
             "key": {"type": "str", "no_log": False},
             "source": {"type": "str"},
             "cache": {"type": "path"},
@@ -373,8 +417,11 @@ def main() -> None:
         required_if=[("state", "present", ("key", "source", "cache"))],
         supports_check_mode=True,
     )
+    hide(module, module.params["pip_args"])
     try:
         present(module) if module.params["state"] == "present" else absent(module)
+    except FullDiskError as error:
+        module.fail_json(msg=str(error))
     except (VenvError, OSError) as error:
         module.fail_json(msg=f"The runtime in {module.params['venv']} is not right: {error}")
 

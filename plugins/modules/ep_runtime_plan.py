@@ -25,8 +25,19 @@ options:
     required: true
   cuda:
     description:
-      - C(compiler), C(major), C(architectures) and C(nvshmem), when CUDA kernels are to be built.
-    type: dict
+      - Whether the wheel holds CUDA kernels. V(auto) builds them for a host with a GPU and a
+        compiler that serves it.
+    type: str
+    choices: [auto, "on", "off"]
+    default: auto
+  cuda_compiler:
+    description:
+      - Where the CUDA compiler comes from. V(host) is nvcc in C(/usr/local/cuda/bin), V(pypi) are
+        NVIDIA's wheels of C(runtime/requirements/), and V(auto) the first where there is one, else
+        the second.
+    type: str
+    choices: [auto, host, pypi]
+    default: auto
   prebuilt:
     description: The runtime's wheel on the controller, to be installed in place of one built here.
     type: path
@@ -60,6 +71,12 @@ key:
   type: str
 inputs:
   description: What the key was made of.
+  returned: success
+  type: dict
+cuda:
+  description:
+    - C(compiler) (path of nvcc, or C(pypi)), C(version), C(major), C(architectures) and C(nvshmem)
+      to build CUDA kernels with. None for a wheel without them, or that is not built.
   returned: success
   type: dict
 reasons:

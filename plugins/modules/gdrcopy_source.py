@@ -74,6 +74,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.root import (
     HostRoot,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 
 
 def _told(marker: object) -> str:
@@ -84,7 +85,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "url": {"type": "str"},
+            "url": {"type": "str", "no_log": True},
             "checksum": {"type": "str"},
             "version": {"type": "str"},
             "cuda": {"type": "str", "default": ""},
@@ -94,6 +95,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     host, params = HostRoot(), module.params
+    hide(module, [params["url"] or ""])
     before = gdrcopy_source.installed(host)
     if before is not None:
         before = {key: value for key, value in before.items() if key != "files"}

@@ -101,6 +101,7 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.record imp
     RecordError,
     note_boot,
 )
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 
 Changes = Dict[str, Optional[str]]
 
@@ -185,7 +186,7 @@ def main() -> None:
             "owner": {"type": "str", "required": True},
             "name": {"type": "list", "elements": "str", "default": []},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "repository": {"type": "str", "default": ""},
+            "repository": {"type": "str", "default": "", "no_log": True},
             "affects_boot": {"type": "bool", "default": False},
             "hold": {"type": "bool", "default": False},
         },
@@ -196,6 +197,7 @@ def main() -> None:
         "LC_ALL": "C.UTF-8",
         "DEBIAN_FRONTEND": "noninteractive",
     }
+    hide(module, [module.params["repository"]])
     host = HostRoot()
     act = _present if module.params["state"] == "present" else _absent
     try:

@@ -56,6 +56,7 @@ import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import fetch
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 
 _MARKER = ".epfleet-archive"
 
@@ -72,13 +73,14 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "url": {"type": "str", "required": True},
+            "url": {"type": "str", "required": True, "no_log": True},
             "checksum": {"type": "str", "required": True},
             "dest": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
     params = module.params
+    hide(module, [params["url"]])
     dest = params["dest"]
     changed = _content(os.path.join(dest, _MARKER)) != params["checksum"]
     if changed and not module.check_mode:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 _ROLES = Path(__file__).resolve().parents[2] / "roles"
+ROLES = sorted(path.parent.parent.name for path in _ROLES.glob("*/defaults/main.yml"))
 
 
 def role_defaults(role: str) -> dict[str, Any]:

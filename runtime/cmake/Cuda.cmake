@@ -2,6 +2,7 @@
 set(CMAKE_CUDA_COMPILER ${EP_RUNTIME_NVCC})
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
+ep_runtime_map_paths(${CUDAToolkit_INCLUDE_DIRS})
 
 # Real code for what exists, and PTX of the newest for what comes next.
 if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)

@@ -2,9 +2,9 @@
 
 include(CheckCXXCompilerFlag)
 
-# Paths of the build end up in messages and in names: write them as seen from the source's root.
+# Paths of the build end up in messages and in names: write these directories as the source's root.
 function(ep_runtime_map_paths)
-  foreach(_directory ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${pybind11_INCLUDE_DIR})
+  foreach(_directory ${ARGN})
     set(_flag "-ffile-prefix-map=${_directory}=.")
     check_cxx_compiler_flag("${_flag}" EP_RUNTIME_HAS_PREFIX_MAP)
     if(EP_RUNTIME_HAS_PREFIX_MAP)

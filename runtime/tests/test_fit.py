@@ -21,6 +21,7 @@ BUILD = {
     "cuda": True,
     "cuda_version": "13.0",
     "cuda_architectures": ["80-real", "90-real", "100-real", "120"],
+    "nvshmem_version": "3.5.21",
 }
 
 LIBRARIES = {
@@ -125,7 +126,8 @@ def ask(tmp_path: Path):
             "try:\n from ep_runtime import Buffer\nexcept ImportError as error:\n print(error)"
         )
         environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), **env}
-        environment.pop("EP_RUNTIME_BACKEND", None)
+        for name in ("EP_RUNTIME_BACKEND", "NVSHMEM_DIR", "NVSHMEM_HOME"):
+            environment.pop(name, None)
         environment.update(env)
         done = subprocess.run(
             [sys.executable, "-c", code],
@@ -157,6 +159,36 @@ def test_import_on_other_gpus(ask) -> None:
         "but the GPUs of this host have compute capability 7.0, 7.5: install a wheel built for "
         "them."
     )
+
+
+def nvshmem(prefix: Path, version: str) -> str:
+    """A copy of NVSHMEM, as far as it is looked at before it is loaded."""
+    numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
+    header = prefix / "include/non_abi/nvshmem_version.h"
+    for file, text in (
+        (header, "".join(f"#define NVSHMEM_VENDOR_{n}_VERSION {v}\n" for n, v in numbers)),
+        (prefix / "lib/libnvshmem_host.so.3", ""),
+    ):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    return str(prefix)
+
+
+def test_import_beside_another_nvshmem(ask, tmp_path: Path) -> None:
+    prefix = nvshmem(tmp_path / "nvshmem", "3.4.5")
+    assert ask(13000, ((9, 0),), EP_RUNTIME_BACKEND="nvshmem", NVSHMEM_DIR=prefix) == (
+        f"{prefix}/lib/libnvshmem_host.so.3 is NVSHMEM 3.4.5, but this build of ep_runtime needs "
+        "3.5.21 or a newer 3.x: start the program with LD_PRELOAD set to such a "
+        "libnvshmem_host.so.3 (torch loads its own copy otherwise), or build ep_runtime against "
+        "3.4.5."
+    )
+    # Nobody has asked for it: ranks of one host need none.
+    assert ask(13000, ((9, 0),), NVSHMEM_DIR=prefix) == ""
+
+
+def test_import_beside_an_nvshmem_that_serves(ask, tmp_path: Path) -> None:
+    prefix = nvshmem(tmp_path / "nvshmem", "3.8.0")
+    assert ask(13000, ((9, 0),), EP_RUNTIME_BACKEND="nvshmem", NVSHMEM_DIR=prefix) == ""
 
 
 @pytest.mark.parametrize(

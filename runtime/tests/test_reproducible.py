@@ -39,7 +39,7 @@ def build(directory: Path) -> Path:
 
 @pytest.mark.skipif(
     any(importlib.util.find_spec(tool) is None for tool in TOOLS),
-    reason="the build tools of requirements/build.txt are not installed",
+    reason="the build tools of runtime/requirements/build.txt are not installed",
 )
 def test_builds_in_different_directories_are_equal(tmp_path: Path) -> None:
     first = build(tmp_path / "a")

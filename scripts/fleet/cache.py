@@ -80,7 +80,11 @@ SYSTEMS = {
 USER = "deploy"
 # What the roles ask for beside the requirement files: NVSHMEM's wheel and pip's own tools.
 EXTRA_WHEELS = ("nvidia-nvshmem-cu13==3.4.5", "pip", "setuptools", "wheel")
-REQUIREMENTS = ("requirements/runtime.txt", "requirements/build.txt")
+REQUIREMENTS = (
+    "requirements/runtime.txt",
+    "requirements/torch.txt",
+    "runtime/requirements/build.txt",
+)
 
 # Run inside the new tree by mmdebstrap. Host keys are removed so that each host makes its own.
 CUSTOMIZE = f"""
@@ -165,9 +169,9 @@ def wheels() -> Path:
                 "manylinux2014_x86_64",
             ):
                 command += ["--platform", platform]
-        for path in lists:
-            command += ["--requirement", str(path)]
-        subprocess.run([*command, *EXTRA_WHEELS], check=True, stdin=subprocess.DEVNULL)
+        # Apart: a list with hashes asks for hashes of all that is named beside it.
+        for wanted in (*(["--requirement", str(path)] for path in lists), EXTRA_WHEELS):
+            subprocess.run([*command, *wanted], check=True, stdin=subprocess.DEVNULL)
         unfinished.rename(folder)
         _keep_only(folder)
     return folder

@@ -92,8 +92,12 @@ def python_problems(source: str) -> list[str]:
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func)
-        if called in ("os.system", "os.popen", "tempfile.mktemp", "torch.load", "eval", "exec"):
+        if called in ("os.system", "os.popen", "tempfile.mktemp", "eval", "exec"):
             found.append(called)
+        told = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+        # Loads tensors and plain values; anything else is an error.
+        if called == "torch.load" and told.get("weights_only") != "True":
+            found.append("torch.load without weights_only")
         for keyword in node.keywords:
             if (
                 keyword.arg in ("shell", "use_unsafe_shell")
@@ -118,6 +122,8 @@ def test_python(path: Path) -> None:
         "from pickle import loads",
         "eval(x)",
         "tempfile.mktemp()",
+        "torch.load(x)",
+        "torch.load(x, weights_only=False)",
     ],
 )
 def test_each_python_rule_finds_its_fault(source: str) -> None:

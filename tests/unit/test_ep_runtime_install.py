@@ -47,9 +47,11 @@ def make_wheel(path, build="one", requires=()):
 
 
 def call(module, **arguments):
+    """Run a module; it asks no index but with ``index=True``."""
     check = arguments.pop("check_mode", False)
+    index = {} if arguments.pop("index", False) else {"PIP_NO_INDEX": "1"}
     given = {"ANSIBLE_MODULE_ARGS": {**arguments, "_ansible_check_mode": check}}
-    environment = {**os.environ, "PYTHONPATH": str(COLLECTIONS), "PIP_NO_INDEX": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(COLLECTIONS), **index}
     done = subprocess.run(
         [sys.executable, str(MODULES / f"{module}.py")],
         input=json.dumps(given),

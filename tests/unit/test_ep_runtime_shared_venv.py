@@ -45,9 +45,9 @@ def make_wheel(folder, name, version="1.0", requires=(), files=None):
 class Shared:
     """A server's environment, and the wheels that the runtime and its friends come from."""
 
-    def __init__(self, root):
+    def __init__(self, root, wheels=None):
         self.venv = root / "venv"
-        self.wheels = root / "wheels"
+        self.wheels = wheels or root / "wheels"
         self.wheels.mkdir()
         subprocess.run([sys.executable, "-m", "venv", str(self.venv)], check=True)
         self.python = str(self.venv / "bin/python")

@@ -22,12 +22,12 @@ HEADER = """
 
 
 def test_a_host_only_build_asks_for_neither():
-    environment = build_environment("/venv", None)
+    environment = build_environment("/work", None)
     assert environment["EP_RUNTIME_CUDA"] == environment["EP_RUNTIME_NVSHMEM"] == "OFF"
 
 
 def test_kernels_without_nvshmem():
-    environment = build_environment("/venv", {**CUDA, "nvshmem": None})
+    environment = build_environment("/work", {**CUDA, "nvshmem": None})
     assert environment["EP_RUNTIME_CUDA"] == "ON"
     assert environment["EP_RUNTIME_NVSHMEM"] == "OFF"
     assert environment["CUDACXX"] == CUDA["compiler"]
@@ -35,7 +35,7 @@ def test_kernels_without_nvshmem():
 
 def test_kernels_over_nvshmem():
     nvshmem = {"prefix": "/opt/nvshmem", "version": "3.4.5"}
-    environment = build_environment("/venv", {**CUDA, "nvshmem": nvshmem})
+    environment = build_environment("/work", {**CUDA, "nvshmem": nvshmem})
     assert environment["EP_RUNTIME_NVSHMEM"] == "ON"
     assert environment["NVSHMEM_DIR"] == "/opt/nvshmem"
 

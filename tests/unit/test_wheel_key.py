@@ -9,7 +9,12 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_key 
 )
 
 HOST = {"machine": "x86_64", "libc": "glibc-2.36", "abi": "cpython-311-x86_64-linux-gnu"}
-CUDA = {"major": 13, "architectures": ["100", "90"], "compiler": "/usr/local/cuda/bin/nvcc"}
+CUDA = {
+    "major": 13,
+    "version": "13.0.88",
+    "architectures": ["100", "90"],
+    "compiler": "/usr/local/cuda/bin/nvcc",
+}
 
 
 def key(source="s", host=None, cuda=None):
@@ -39,11 +44,16 @@ def test_gpus_and_toolkits_differ():
     changes = (
         {},
         {"major": 12},
+        {"version": "13.1.80"},
         {"architectures": []},
         {"nvshmem": {"prefix": "/a", "version": "3.4.5"}},
         {"nvshmem": {"prefix": "/a", "version": "3.8.0"}},
     )
     assert len({key(cuda={**CUDA, **change}) for change in changes}) == len(changes)
+
+
+def test_where_the_compiler_comes_from_does_not_matter():
+    assert key(cuda=CUDA) == key(cuda={**CUDA, "compiler": "pypi"})
 
 
 def test_where_nvshmem_lies_does_not_matter():

@@ -6,6 +6,7 @@ Everything else is real: the role, its modules, pip. No index is asked.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -34,7 +35,10 @@ NAME = {name!r}
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with open(os.environ["EPFLEET_TEST_LOG"], "a") as log:
-        log.write(f"{{NAME}} {{sys.version_info.minor}}\\n")
+        nvcc = os.environ.get("CUDACXX", "-")
+        if nvcc != "-":
+            os.stat(Path(nvcc).parents[1] / "lib64/libcudart.so")
+        log.write(f"{{NAME}} {{sys.version_info.minor}} {{nvcc}}\\n")
     info = f"{{NAME}}-0.1.0.dist-info"
     files = {{
         str(path.relative_to("src")): path.read_text()
@@ -79,14 +83,23 @@ def write(path, text):
     path.write_text(text)
 
 
-def stub_wheel(folder, name):
-    """A tool that a build asks for and this one does not use."""
+def stub_wheel(folder, name, *files):
+    """A tool that a build asks for and this one does not use; its line in a list with hashes."""
     info = f"{name}-9.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-9.0-py3-none-any.whl", "w") as archive:
+    path = folder / f"{name}-9.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in files:
+            archive.writestr(file, "")
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.0\n")
         wheel = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         archive.writestr(f"{info}/WHEEL", wheel)
-        archive.writestr(f"{info}/RECORD", f"{info}/METADATA,,\n{info}/WHEEL,,\n")
+        listed = [*files, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD"]
+        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in listed))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{name.replace('_', '-')}==9.0 --hash=sha256:{digest}\n"
+
+
+NVCC_FILES = ("nvidia/cu13/bin/nvcc", "nvidia/cu13/lib/libcudart.so.13")
 
 
 class Fleet:
@@ -101,8 +114,8 @@ class Fleet:
         self.tools.mkdir()
         self.empty = root / "empty"
         self.empty.mkdir()
-        for name in ("cmake", "ninja"):
-            stub_wheel(self.tools, name)
+        tools = "".join(stub_wheel(self.tools, name) for name in ("cmake", "ninja"))
+        compiler = stub_wheel(self.tools, "nvidia_cuda_nvcc", *NVCC_FILES)
         self.pythons = {"one": sys.executable, "two": sys.executable, "three": second_python}
         self.collection = root / "collections/ansible_collections/epfleet/expert_parallel"
         for part in ("plugins", "roles/ep_runtime", "meta"):
@@ -113,6 +126,8 @@ class Fleet:
             CHECKOUT / "runtime/src/ep_runtime/doctor", self.runtime / "src/ep_runtime/doctor"
         )
         self.source("first")
+        write(self.runtime / "requirements/build.txt", tools)
+        write(self.runtime / "requirements/cuda13.txt", compiler)
         shim = "Requires-Dist: ep-runtime==0.1.0\n"
         for folder, name, requires in (
             ("", "ep_runtime", ""),
@@ -179,9 +194,13 @@ class Fleet:
 
     def builds(self):
         """Python minor version of each build of the runtime since the last call."""
-        lines = self.log.read_text().splitlines()
+        return sorted(minor for minor, _nvcc in self.compilers())
+
+    def compilers(self):
+        """The same, each with the CUDA compiler that it was told."""
+        lines = [line.split() for line in self.log.read_text().splitlines()]
         self.log.write_text("")
-        return sorted(line.split()[1] for line in lines if line.split()[0] == "ep_runtime")
+        return sorted((minor, nvcc) for name, minor, nvcc in lines if name == "ep_runtime")
 
     def installed(self, name, module="ep_runtime"):
         ask = f"import {module} as m; print(getattr(m, 'build_info', dict)())"
@@ -271,6 +290,41 @@ def test_the_drop_in_comes_on_demand_and_goes(fleet, minors):
     assert fleet.run(ep_runtime_deep_ep=True) == dict.fromkeys(NAMES, 0)
     fleet.run()
     assert [fleet.installed(name, "deep_ep") for name in NAMES] == [""] * 3
+
+
+PYPI = {"ep_runtime_cuda": "on", "ep_runtime_cuda_compiler": "pypi"}
+
+
+def test_the_cuda_compiler_comes_from_pypi(fleet, minors):
+    """A wheel of its own key, built once a Python with the nvcc that pip has installed."""
+    before = {path.name for path in fleet.cache.iterdir()}
+    fleet.run(**PYPI)
+    built = fleet.compilers()
+    assert [minor for minor, _nvcc in built] == sorted(minors.values())
+    for _minor, nvcc in built:
+        assert nvcc.endswith("/site-packages/nvidia/cu13/bin/nvcc")
+        assert not Path(nvcc).exists()
+    made = {path.name for path in fleet.cache.iterdir()} - before
+    assert all("-cu13-" in name for name in made)
+    inputs = {
+        json.loads((fleet.cache / name / "wheel.json").read_text())["inputs"]["cuda"]["compiler"]
+        for name in made
+    }
+    assert inputs == {"9.0"}
+    assert fleet.run(**PYPI) == dict.fromkeys(NAMES, 0)
+    assert fleet.builds() == []
+
+
+def test_a_compiler_that_is_not_the_pinned_one_is_not_used(fleet):
+    pins = fleet.runtime / "requirements/cuda13.txt"
+    whole = pins.read_text()
+    pins.write_text(whole.replace("sha256:", "sha256:0")[:-2] + "\n")
+    try:
+        fleet.run(check=2, **PYPI)
+    finally:
+        pins.write_text(whole)
+    assert "do not match the hashes" in fleet.output.lower()
+    assert fleet.builds() == []
 
 
 def test_a_wheel_that_is_given_is_installed_and_nothing_built(fleet):

@@ -1,4 +1,4 @@
-"""Whether this build can run on the GPUs of this host.
+"""Whether this build can run on this host: its GPUs, its driver, and NVSHMEM where it is asked for.
 
 CUDA itself is not started: a process that forks later would be left with a broken one. What is
 needed is asked of the driver's libraries, as far as there are any.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ep_runtime.environment import BACKEND_VARIABLE
@@ -122,6 +123,22 @@ def refusal(info: dict[str, Any], driver: Driver) -> str | None:
     return None
 
 
+def nvshmem_refusal(info: dict[str, Any]) -> str | None:
+    """Say in one sentence why the NVSHMEM of this host does not serve the build, or None.
+
+    Ranks of one host need none, so only who asks for it by name is refused here; else a buffer that
+    turns out to need it says the same.
+    """
+    if os.environ.get(BACKEND_VARIABLE) != "nvshmem" or not info["nvshmem_version"]:
+        return None
+    # Itself a part of what is refused as a whole, so imported only here.
+    library = import_module("ep_runtime.backends.nvshmem_library")
+    cuda_major = int(info["cuda_version"].split(".")[0])
+    major, minor, patch = (int(number) for number in info["nvshmem_version"].split("."))
+    problem: str | None = library.problem_before_loading(cuda_major, (major, minor, patch))
+    return problem
+
+
 def require_fit(info: dict[str, Any]) -> None:
     """ImportError where this build can't run here.
 
@@ -129,6 +146,6 @@ def require_fit(info: dict[str, Any]) -> None:
     """
     if os.environ.get(BACKEND_VARIABLE) == "reference":
         return
-    reason = refusal(info, read_driver())
+    reason = refusal(info, read_driver()) or nvshmem_refusal(info)
     if reason is not None:
         raise ImportError(reason)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ep_runtime import _core
+from ep_runtime.doctor.host.nvshmem import header_version
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +111,23 @@ def problem_of(library: Library, cuda_major: int, compiled: tuple[int, int, int]
             f"ep_runtime against {_dotted(library.version)}."
         )
     return None
+
+
+def problem_before_loading(cuda_major: int, compiled: tuple[int, int, int]) -> str | None:
+    """Say, by files alone, why this build can't run on the copy that it would take, or None.
+
+    A copy without its headers beside it can only be asked once it is loaded.
+    """
+    path = Path((mapped_copies() or candidates())[0])
+    try:
+        header = path.resolve().parents[1] / "include" / "non_abi" / "nvshmem_version.h"
+        version = header_version(header.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, IndexError):
+        return None
+    if version is None:
+        return None
+    major, minor, patch = (int(number) for number in version.split("."))
+    return problem_of(Library(str(path), (major, minor, patch)), cuda_major, compiled)
 
 
 def load(cuda_major: int) -> Library:

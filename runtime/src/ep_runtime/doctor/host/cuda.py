@@ -18,17 +18,17 @@ _DRIVER_BRANCHES = ((580, 13), (525, 12), (450, 11))
 
 
 def facts(host: HostRoot, driver_version: str | None) -> dict[str, Any]:
-    """``major`` is None where there is neither compiler nor driver."""
+    """``major`` is None where there is neither compiler nor driver, ``driver_major`` without it."""
     toolkit = _toolkit_version(host)
     nvcc = _TOOLKIT + "/bin/nvcc" if host.exists(_TOOLKIT + "/bin/nvcc") else None
-    major = None
-    if nvcc and toolkit:
-        major = int(toolkit.split(".", maxsplit=1)[0])
-    elif driver_version:
+    served = None
+    if driver_version:
         branch = int(driver_version.split(".", maxsplit=1)[0])
-        major = next((cuda for least, cuda in _DRIVER_BRANCHES if branch >= least), None)
+        served = next((cuda for least, cuda in _DRIVER_BRANCHES if branch >= least), None)
+    major = int(toolkit.split(".", maxsplit=1)[0]) if nvcc and toolkit else served
     return {
         "driver_version": driver_version,
+        "driver_major": served,
         "major": major,
         "nvcc": nvcc,
         "toolkit_version": toolkit,
