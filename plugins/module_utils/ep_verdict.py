@@ -52,6 +52,11 @@ class _Run(NamedTuple):
     def name_of(self, rank: int) -> str:
         return f"rank {rank} on {self.host_of(rank)}"
 
+    def with_ranks(self, host: str) -> str:
+        first = self.hosts.index(host) * self.ranks_per_host
+        last = first + self.ranks_per_host - 1
+        return f"{host} (rank {first})" if first == last else f"{host} (ranks {first} to {last})"
+
 
 def verdict(
     hosts: dict[str, dict[str, Any]], ranks_per_host: int, run_id: str, overdue_s: float = 0.0
@@ -95,10 +100,11 @@ def _some(names: list[str]) -> str:
 def _complaints(run: _Run, name: str, status: dict[str, Any]) -> list[dict[str, Any]]:
     """What is wrong with one host's part, as candidates for the cause."""
     if status.get("unreachable"):
-        what = f"{name} became unreachable: {status.get('msg', 'no connection')}"
+        what = f"{run.with_ranks(name)} became unreachable: {status.get('msg', 'no connection')}"
         return [{"host": name, "order": 0, "ended": 0.0, "what": what, "log": []}]
     if status.get("failed"):
-        what = f"{name} did not say how its ranks are: {status.get('msg', 'no reason')}"
+        why = status.get("msg", "no reason")
+        what = f"{run.with_ranks(name)} did not say how its ranks are: {why}"
         return [{"host": name, "order": 1, "ended": 0.0, "what": what, "log": []}]
     state = str(status.get("state"))
     if state in (RUNNING, PASSED):
@@ -108,7 +114,7 @@ def _complaints(run: _Run, name: str, status: dict[str, Any]) -> list[dict[str, 
     if state == FAILED and result["failures"]:
         return [_failed_rank(run, item, ended) for item in result["failures"]]
     order = {"timeout": _ORDER_OF_VICTIMS, "unmet": 2, "stopped": _ORDER_OF_ENDED}.get(state, 1)
-    what = f"{name}: {result['why']}"
+    what = f"{run.with_ranks(name)}: {result['why']}"
     found = [{"host": name, "order": order, "ended": ended, "what": what, "log": result["log"]}]
     return found + [_failed_rank(run, item, ended) for item in result["failures"]]
 

@@ -152,12 +152,14 @@ def test_an_unreachable_host_comes_first():
         "n1": ended("failed", failures=[failure(0, 1, ["boom"])]),
         "n2": {"unreachable": True, "msg": "Failed to connect to the host via ssh"},
     }
-    assert "n2 became unreachable: Failed to connect" in message(hosts)
+    assert "n2 (ranks 2 to 3) became unreachable: Failed to connect" in message(hosts)
 
 
 def test_a_lost_launcher_is_named():
     hosts = {"n1": passed(0), "n2": {"failed": True, "msg": "the launcher has gone"}}
-    assert "n2 did not say how its ranks are: the launcher has gone" in message(hosts)
+    assert "n2 (ranks 2 to 3) did not say how its ranks are: the launcher has gone" in message(
+        hosts
+    )
 
 
 def test_a_host_that_cannot_reach_the_first_is_named_before_those_that_waited_for_it():
@@ -165,7 +167,7 @@ def test_a_host_that_cannot_reach_the_first_is_named_before_those_that_waited_fo
         "n1": ended("stopped", why="the play ended the run"),
         "n2": ended("unmet", why="10.0.0.1:29517 (the first host) did not answer", at=200.0),
     }
-    assert message(hosts).startswith("The benchmark failed: n2: 10.0.0.1:29517")
+    assert message(hosts).startswith("The benchmark failed: n2 (ranks 2 to 3): 10.0.0.1:29517")
 
 
 def test_a_missing_result_is_a_failure_and_not_a_smaller_sample():
