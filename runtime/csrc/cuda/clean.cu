@@ -45,8 +45,7 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
   __shared__ uint64_t clean;
   __shared__ Timing shared_timing;
   if (threadIdx.x == 0) {
-    const uint64_t now = global_nanoseconds();
-    shared_timing = {now, now + p.timeout_ns};
+    shared_timing = starting_now(p.timeout_ns);
     clean = ++p.context.counters->cleans;
     if constexpr (kMayPut) drain_puts();  // no row of ours may land behind a peer's zeroes
   }
@@ -64,6 +63,10 @@ __global__ void __launch_bounds__(kCleanThreads, 1)
   for (uint64_t row = threadIdx.x; row < rows; row += kCleanThreads) {
     *word_at(local, p.layout.dispatch_row + row * p.layout.dispatch_row_stride) = 0;
   }
+  __syncthreads();
+  // A deadline of its own: the first barrier may have waited to the end of its, for a rank that
+  // was lost, and the others pass it as late.
+  if (threadIdx.x == 0) shared_timing = starting_now(p.timeout_ns);
   __syncthreads();
   // State: zeroed.
   barrier(p, 2 * clean, shared_timing);

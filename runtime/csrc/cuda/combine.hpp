@@ -11,7 +11,7 @@ struct CombineParams {
   DeviceContext context;
   LowLatencyLayout layout;
   const uint8_t* x;                // [L, R*M, H] bfloat16, rows `x_row_bytes` apart
-  const int* src_info;             // [2, L, R*M] from the dispatch
+  const int* src_info;             // [2, L, R*M] and own_places() from the dispatch
   const int64_t* layout_range;     // [L, R] from the dispatch
   const int64_t* topk_idx;         // [T, K] of this rank's tokens
   const float* topk_weights;       // [T, K]
@@ -29,6 +29,12 @@ struct CombineParams {
   int phases;
   bool use_logfmt;
 };
+
+// Shared memory of a block.
+uint64_t combine_shared_bytes(const LowLatencyLayout& layout);
+
+// Once per process and device: allow the kernels up to `shared_bytes`.
+cudaError_t prepare_combine(int shared_bytes);
 
 cudaError_t launch_combine(const CombineParams& params, int num_blocks, cudaStream_t stream);
 

@@ -18,12 +18,23 @@ struct CombineReceiveShared {
 struct Selection {
   int64_t expert;
   float weight;
+  int own_place;  // of its row in `x`; -1: it is not one of this rank's own, or not read in place
 };
 
+// Not below zero only where the dispatch of the handle has left a row of `x`.
+__device__ __forceinline__ int load_own_place(const CombineParams& p, int token, int k) {
+  const int* places = own_places(p);
+  const int place = places[own_place_at(p, token, k)];
+  const bool dispatched = token < places[0] && k < places[1];
+  return dispatched && place < rows_of_experts(p.num_experts, p.max_tokens) ? place : -1;
+}
+
+template <bool kLogfmt>
 __device__ __forceinline__ Selection load_selection(const CombineParams& p, int token) {
   const int k = threadIdx.x;
-  if (k >= p.num_topk || token >= p.num_tokens) return {-1, 0.0f};
-  return {p.topk_idx[token * p.num_topk + k], p.topk_weights[token * p.num_topk + k]};
+  if (k >= p.num_topk || token >= p.num_tokens) return {-1, 0.0f, -1};
+  return {p.topk_idx[token * p.num_topk + k], p.topk_weights[token * p.num_topk + k],
+          in_place<kLogfmt>(p, p.context.rank) ? load_own_place(p, token, k) : -1};
 }
 
 // How many blocks share a token.
@@ -33,7 +44,6 @@ __device__ __forceinline__ int parts_of_token(const CombineParams& p) {
 }
 
 // Thread k waits for the row of selection k.
-template <bool kLogfmt>
 __device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchShared& launch,
                                           CombineReceiveShared& shared, const Selection& selection,
                                           int token, bool count_wait) {
@@ -46,21 +56,23 @@ __device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchSh
   if (is_masked(p.context, rank)) return;
   const uint64_t epoch = launch.epoch;
   const int slot = slot_of(epoch);
-  const bool from_x = in_place<kLogfmt>(p, rank);
+  shared.weight[k] = selection.weight;
+  if (rank == p.context.rank && selection.own_place >= 0) {
+    shared.row[k] = row_in_place(p, selection.own_place);
+    return;
+  }
   const int64_t since = clock64();
   uint64_t word;
   if (!wait_word(p.context, word_at(p.context.local, p.layout.combine_flag_at(slot, token, k)),
                  launch.timing.start_ns, launch.timing.deadline_ns,
                  WaitSite{Phase::kCombineReceive, rank, static_cast<int>(expert), token}, word,
-                 [=](uint64_t value) { return from_x ? has_tag(value, epoch) : value == epoch; })) {
+                 [=](uint64_t value) { return value == epoch; })) {
     return;
   }
   if (count_wait && p.wait_stats != nullptr) {
     atomicAdd(p.wait_stats + rank, static_cast<unsigned long long>(clock64() - since));
   }
-  shared.row[k] = from_x ? row_in_place(p, word & 0xffffffffu)
-                         : p.context.local + p.layout.combine_row_at(slot, token, k);
-  shared.weight[k] = selection.weight;
+  shared.row[k] = p.context.local + p.layout.combine_row_at(slot, token, k);
 }
 
 __device__ __forceinline__ void accumulate(const uint4& words, float weight, float* sums) {
@@ -134,8 +146,8 @@ __device__ void combine_receive(const CombineParams& p, const LaunchShared& laun
   for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
     const int token = unit / num_parts;
     const int part = unit % num_parts;
-    wait_rows<kLogfmt>(p, launch, shared, selection, token, part == 0);
-    selection = load_selection(p, (unit + blocks) / num_parts);
+    wait_rows(p, launch, shared, selection, token, part == 0);
+    selection = load_selection<kLogfmt>(p, (unit + blocks) / num_parts);
     __syncthreads();
     const int end = min(chunks, (part + 1) * per_part);
     for (int chunk = part * per_part + threadIdx.x; chunk < end; chunk += blockDim.x) {

@@ -17,12 +17,31 @@ struct Destination {
   RowPut put;  // where `flag` is null
 };
 
-// Row counts of the experts to the first row of each; begins[L] is the total. One warp.
-__device__ __forceinline__ void load_row_begins(const CombineParams& p, int* begins) {
+// The rows to send, in shared memory: the first of each expert, begins[L] being the total; and
+// which of an expert's rows are read in place instead.
+struct SentRows {
+  int* begins;     // [L + 1]
+  int* own_begin;  // [L]
+  int* own_count;  // [L]
+};
+
+__device__ __forceinline__ int begin_of(int64_t range) { return static_cast<int>(range >> 32); }
+__device__ __forceinline__ int count_of(int64_t range) {
+  return static_cast<int>(range & 0xffffffff);
+}
+
+// One warp.
+template <bool kLogfmt>
+__device__ __forceinline__ void load_sent_rows(const CombineParams& p, const SentRows& sent) {
   const int num_ranks = p.context.num_ranks;
-  warp_exclusive_sum(begins, p.experts_per_rank, [=](int expert) {
-    const int64_t last = p.layout_range[expert * num_ranks + num_ranks - 1];
-    return static_cast<int>(last >> 32) + static_cast<int>(last & 0xffffffff);
+  const bool skip_own = in_place<kLogfmt>(p, p.context.rank);
+  warp_exclusive_sum(sent.begins, p.experts_per_rank, [=](int expert) {
+    const int64_t* ranges = p.layout_range + expert * num_ranks;
+    const int64_t last = __ldg(ranges + num_ranks - 1);
+    const int64_t own = skip_own ? __ldg(ranges + p.context.rank) : 0;
+    sent.own_begin[expert] = begin_of(own);
+    sent.own_count[expert] = count_of(own);
+    return begin_of(last) + count_of(last) - count_of(own);
   });
 }
 
@@ -36,17 +55,17 @@ __device__ __forceinline__ int mirror_rows(const CombineParams& p, int num_warps
   return mirror_capacity(p) / num_warps * num_warps;
 }
 
-// One thread resolves where row number `row` of this rank goes, and waits until it may. What can
-// only be put is built in the mirror's row `mirror_row`. A row that is read in place is published
-// here.
-template <bool kLogfmt>
+// One thread resolves where row number `row` of those to send goes, and waits until it may. What
+// can only be put is built in the mirror's row `mirror_row`.
 __device__ inline Destination resolve_row(const CombineParams& p, const LaunchShared& launch,
-                                          const int* begins, int row, int mirror_row) {
-  const int expert = find_segment(begins, p.experts_per_rank, row);
+                                          const SentRows& sent, int row, int mirror_row) {
+  const int expert = find_segment(sent.begins, p.experts_per_rank, row);
+  int in_expert = row - sent.begins[expert];
+  if (in_expert >= sent.own_begin[expert]) in_expert += sent.own_count[expert];
   const int64_t place =
-      static_cast<int64_t>(expert) * p.context.num_ranks * p.max_tokens + row - begins[expert];
+      static_cast<int64_t>(expert) * p.context.num_ranks * p.max_tokens + in_expert;
   const int token = p.src_info[place];
-  const int back = p.src_info[static_cast<int64_t>(p.num_experts) * p.max_tokens + place];
+  const int back = p.src_info[rows_of_experts(p.num_experts, p.max_tokens) + place];
   const int rank = back >> 8;
   if (is_masked(p.context, rank) ||
       !wait_slot_free(p.context, p.layout, launch, Kind::kCombine, rank, Phase::kCombineSend)) {
@@ -56,12 +75,6 @@ __device__ inline Destination resolve_row(const CombineParams& p, const LaunchSh
   const uint8_t* source = row_in_place(p, place);
   const uint64_t row_at = p.layout.combine_row_at(slot, token, back & 0xff);
   const uint64_t flag_at = p.layout.combine_flag_at(slot, token, back & 0xff);
-  if (in_place<kLogfmt>(p, rank)) {
-    // Every thread that resolves this row may store the same word.
-    const uint64_t word = tagged(launch.epoch, static_cast<uint32_t>(place));
-    store_relaxed_system(word_at(p.context.local, flag_at), word);
-    return {};
-  }
   if constexpr (kMayPut) {
     if (only_by_put(p.context, rank)) {
       uint8_t* mirror = p.context.puts.mirror + p.layout.combine_row_at(slot, 0, 0) +
@@ -153,13 +166,13 @@ __device__ __forceinline__ void encode_row(const Destination& destination, int h
 // Many rows: each warp takes its own, so that all of them are in flight at once.
 template <bool kLogfmt>
 __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchShared& launch,
-                                         const int* begins) {
+                                         const SentRows& sent) {
   const int lane = threadIdx.x % 32;
   int num_warps = static_cast<int>(gridDim.x * (blockDim.x / 32));
   const bool mirrored = kMayPut && p.context.puts.mirror != nullptr;
   if (mirrored) num_warps = min(num_warps, mirror_capacity(p));
   const int ring = mirrored ? mirror_rows(p, num_warps) : 1;
-  const int num_rows = begins[p.experts_per_rank];
+  const int num_rows = sent.begins[p.experts_per_rank];
   const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
   for (int row = warp; warp < num_warps && row < num_rows; row += num_warps) {
     if constexpr (kMayPut) {
@@ -168,7 +181,7 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchSha
         __syncwarp();
       }
     }
-    const Destination destination = resolve_row<kLogfmt>(p, launch, begins, row, row % ring);
+    const Destination destination = resolve_row(p, launch, sent, row, row % ring);
     // Lanes resolve for themselves, and only lanes that all may send do send.
     if (!__all_sync(0xffffffffu, destination.row != nullptr)) continue;
     if constexpr (kLogfmt) {
@@ -183,10 +196,10 @@ __device__ inline void send_rows_by_warp(const CombineParams& p, const LaunchSha
 
 // Few rows: a whole block shares each, so that no single warp copies 14 KB alone.
 __device__ inline void send_rows_by_block(const CombineParams& p, const LaunchShared& launch,
-                                          const int* begins, Destination& shared) {
-  const int num_rows = begins[p.experts_per_rank];
+                                          const SentRows& sent, Destination& shared) {
+  const int num_rows = sent.begins[p.experts_per_rank];
   for (int row = blockIdx.x; row < num_rows; row += gridDim.x) {
-    if (threadIdx.x == 0) shared = resolve_row<false>(p, launch, begins, row, row);
+    if (threadIdx.x == 0) shared = resolve_row(p, launch, sent, row, row);
     __syncthreads();
     if (shared.row != nullptr) {
       copy_row(shared, p.hidden / 8, threadIdx.x, blockDim.x);
@@ -199,7 +212,7 @@ __device__ inline void send_rows_by_block(const CombineParams& p, const LaunchSh
 
 template <bool kLogfmt>
 __device__ inline void combine_send(const CombineParams& p, const LaunchShared& launch,
-                                    const int* begins, Destination& shared) {
+                                    const SentRows& sent, Destination& shared) {
   int few = 2 * static_cast<int>(gridDim.x);
   if constexpr (kMayPut) {
     if (p.context.puts.mirror != nullptr) {
@@ -208,12 +221,12 @@ __device__ inline void combine_send(const CombineParams& p, const LaunchShared& 
     }
   }
   if constexpr (!kLogfmt) {
-    if (begins[p.experts_per_rank] <= few) {
-      send_rows_by_block(p, launch, begins, shared);
+    if (sent.begins[p.experts_per_rank] <= few) {
+      send_rows_by_block(p, launch, sent, shared);
       return;
     }
   }
-  send_rows_by_warp<kLogfmt>(p, launch, begins);
+  send_rows_by_warp<kLogfmt>(p, launch, sent);
 }
 
 }  // namespace ep_runtime

@@ -31,6 +31,10 @@ __global__ void __launch_bounds__(kDispatchThreads, 1)
     post_acknowledgements(p.context, p.layout);
   }
   if (p.phases & kSend) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+      own_places(p)[0] = p.num_tokens;
+      own_places(p)[1] = p.num_topk;
+    }
     send_counts<kStaged>(p, send, launch, table, histogram);
     send_rows<kFp8, kStaged>(p, send, launch, table);  // State: sent, once all blocks are here.
   }

@@ -10,14 +10,14 @@ namespace ep_runtime {
 struct DispatchParams {
   DeviceContext context;
   LowLatencyLayout layout;
-  const uint4* x;                  // [T, H] bfloat16
-  const int64_t* topk_idx;         // [T, K]
-  uint8_t* recv_x;                 // [L, R*M, H]
-  void* scales;                    // float [L, H/128, R*M] or int32 [L, H/512, R*M]
-  int* recv_count;                 // [L]
-  int* src_info;                   // [2, L, R*M]: token, then place in its top-k row
-  int64_t* layout_range;           // [L, R]
-  int* cumulative_stats;           // [L] or null
+  const uint4* x;           // [T, H] bfloat16
+  const int64_t* topk_idx;  // [T, K]
+  uint8_t* recv_x;          // [L, R*M, H]
+  void* scales;             // float [L, H/128, R*M] or int32 [L, H/512, R*M]
+  int* recv_count;          // [L]
+  int* src_info;          // [2, L, R*M]: token, then place in its top-k row; own_places() behind it
+  int64_t* layout_range;  // [L, R]
+  int* cumulative_stats;  // [L] or null
   unsigned long long* wait_stats;  // [R] clock cycles, or null
   uint64_t* op_epoch;              // handed from a send launch to its receive launch
   uint64_t timeout_ns;

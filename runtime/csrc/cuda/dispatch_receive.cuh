@@ -3,6 +3,7 @@
 // selected it. Rows that have arrived are copied while others are still on the wire.
 #pragma once
 
+#include "combine_in_place.cuh"
 #include "device/protocol.cuh"
 #include "device/quantize.cuh"
 #include "device/scan.cuh"
@@ -150,8 +151,11 @@ __device__ inline void receive_row(const DispatchParams& p, const LaunchShared& 
       const int at = expert * rows_per_expert + place.row;
       p.src_info[at] = static_cast<int>(head.x);
       // The combine needs the source rank and the place in the top-k row to answer.
-      p.src_info[p.num_experts * p.max_tokens + at] =
-          source << 8 | static_cast<int>((entry >> 16) & 0xffu);
+      const int k = static_cast<int>((entry >> 16) & 0xffu);
+      p.src_info[rows_of_experts(p.num_experts, p.max_tokens) + at] = source << 8 | k;
+      if (source == p.context.rank) {
+        own_places(p)[own_place_at(p, static_cast<int>(head.x), k)] = at;
+      }
     }
   }
   scatter_row<kFp8>(p, row, place, num_places, part, num_parts);

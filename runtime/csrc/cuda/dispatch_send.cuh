@@ -6,6 +6,7 @@
 // itself: no atomics across blocks, no grid barrier, and the same order on every run.
 #pragma once
 
+#include "combine_in_place.cuh"
 #include "device/protocol.cuh"
 #include "device/quantize.cuh"
 #include "dispatch.hpp"
@@ -144,6 +145,7 @@ __device__ __forceinline__ void address_row(const DispatchParams& p, DispatchSen
       lane < p.num_topk ? selection_at<kStaged>(p, table, begin + lane) : kNothing;
   const uint32_t own = __shfl_sync(0xffffffffu, beside, k);
   RowTarget target = {};
+  bool own_row = false;  // in lane 0; the receive phase will say where it is
   if (own != kNothing) {
     const int rank = rank_of(own);
     const Earlier earlier = count_earlier<kStaged>(p, table, own, begin);
@@ -158,6 +160,7 @@ __device__ __forceinline__ void address_row(const DispatchParams& p, DispatchSen
       // An entry without an expert is skipped by the receiver.
       uint64_t entry = 0xffffu;
       if (index < p.max_tokens) {
+        own_row = rank == p.context.rank;
         entry = static_cast<uint64_t>(local_expert) | static_cast<uint64_t>(k) << 16 |
                 static_cast<uint64_t>(index) << 32;
       } else {
@@ -174,7 +177,9 @@ __device__ __forceinline__ void address_row(const DispatchParams& p, DispatchSen
       }
     }
   }
-  if (lane == 0) shared.target[k] = target;
+  if (lane != 0) return;
+  shared.target[k] = target;
+  if (!own_row) own_places(p)[own_place_at(p, token, k)] = -1;
 }
 
 template <bool kFp8>

@@ -39,6 +39,7 @@ Engine::Engine(std::unique_ptr<Memory> memory, int device, int rank, int num_ran
         "cudaDeviceGetAttribute");
   shared_bytes_ -= kStaticSharedBytes;
   check(prepare_dispatch(shared_bytes_), "preparing dispatch");
+  check(prepare_combine(shared_bytes_), "preparing combine");
   peers_ = allocate<uint8_t*>(num_ranks);
   counters_ = allocate<Counters>(1);
   mask_ = allocate<int>(num_ranks);
@@ -85,7 +86,7 @@ LowLatencyLayout Engine::layout(const Sizes& sizes) const {
         "num_rdma_bytes is too small: this shape needs " + std::to_string(layout.total_bytes) +
         " bytes of symmetric memory, the buffer has " + std::to_string(memory_->bytes()));
   }
-  const uint64_t shared = dispatch_shared_bytes(layout);
+  const uint64_t shared = std::max(dispatch_shared_bytes(layout), combine_shared_bytes(layout));
   if (shared > static_cast<uint64_t>(shared_bytes_)) {
     throw std::runtime_error("num_experts is too large: its counts need " + std::to_string(shared) +
                              " bytes of shared memory, a block has " +

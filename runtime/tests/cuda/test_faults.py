@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from faults.judge import run_round
+from faults.plan import Plan
+from mps import environment
 from pool import RankPool
 
 if TYPE_CHECKING:
@@ -36,3 +39,22 @@ def test_killed(seed: int, phase: str, shrink: bool) -> None:
         assert problems[0].startswith("rank 3: EOFError"), caught.value
     finally:
         pool.close()
+
+
+@pytest.mark.parametrize("fault", ["stop", "late"])
+def test_a_rank_lost_before_a_clean_takes_no_other_along(fault: str, seed: int) -> None:
+    """The second barrier's deadline is its own: the first has used all of its time up."""
+    plan = Plan(
+        fault,
+        "clean",
+        victim=seed % 3,
+        shrink=True,
+        hooks=False,
+        seed=seed,
+        timeout_s=2.0,
+        backend="peer",
+    )
+    with environment("peer") as env:
+        result = run_round(plan, env)
+    assert not result.problems
+    assert result.healthy_masked == 0

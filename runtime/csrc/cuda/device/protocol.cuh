@@ -20,6 +20,11 @@ struct Timing {
   uint64_t deadline_ns;
 };
 
+__device__ __forceinline__ Timing starting_now(uint64_t timeout_ns) {
+  const uint64_t now = global_nanoseconds();
+  return {now, now + timeout_ns};
+}
+
 // What all threads of a block know about their launch.
 struct LaunchShared {
   uint64_t epoch;
@@ -69,8 +74,7 @@ __device__ __forceinline__ void begin_launch(const DeviceContext& context,
       shared.epoch = *op_epoch;
     }
   } else if (thread == 32) {
-    const uint64_t now = global_nanoseconds();
-    shared.timing = {now, now + timeout_ns};
+    shared.timing = starting_now(timeout_ns);
   } else if (thread >= 64 && thread < 64 + kInlinePeers && thread - 64 < context.num_ranks) {
     shared.acks[thread - 64] =
         load_acquire_system(word_at(context.local, layout.ack_at(thread - 64)));

@@ -4,21 +4,33 @@
 namespace ep_runtime {
 
 // Exclusive prefix sums of count(0) ... count(n-1) into begins[0..n), and their total into
-// begins[n]. All lanes of one warp call together.
+// begins[n]. All lanes of one warp call together. Counts may come from memory: those of kAtOnce
+// groups of 32 are asked for before the first is needed.
 template <typename Count>
 __device__ __forceinline__ void warp_exclusive_sum(int* begins, int n, Count count) {
+  constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   int carry = 0;
-  for (int first = 0; first < n; first += 32) {
-    const int own = first + lane < n ? count(first + lane) : 0;
-    int sum = own;
+  for (int first = 0; first < n; first += 32 * kAtOnce) {
+    int own[kAtOnce];
 #pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-      if (lane >= offset) sum += other;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int index = first + 32 * i + lane;
+      own[i] = index < n ? count(index) : 0;
     }
-    if (first + lane < n) begins[first + lane] = carry + sum - own;
-    carry += __shfl_sync(0xffffffffu, sum, 31);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (first + 32 * i >= n) break;
+      int sum = own[i];
+#pragma unroll
+      for (int offset = 1; offset < 32; offset *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, offset);
+        if (lane >= offset) sum += other;
+      }
+      const int index = first + 32 * i + lane;
+      if (index < n) begins[index] = carry + sum - own[i];
+      carry += __shfl_sync(0xffffffffu, sum, 31);
+    }
   }
   if (lane == 0) begins[n] = carry;
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ep_runtime import _core
 from ep_runtime.backends.agreement import raise_together
 from ep_runtime.backends.base import (
     SEND_AND_RECEIVE,
@@ -50,8 +51,10 @@ def dispatch_outputs(
     """
     rows = ranks * max_tokens
     row_dtype = torch.float8_e4m3fn if use_fp8 else torch.bfloat16
-    # A second half keeps each row's source rank and place in its top-k row for the combine.
-    places_bytes = local * rows * torch.int32.itemsize
+    # For the combine: each row's source rank and place in its top-k row, then where the rows of
+    # this rank's own tokens are (csrc/cuda/combine_in_place.cuh).
+    own_places = 2 + max_tokens * min(_core.MAX_TOPK, local * ranks)
+    places_bytes = (local * rows + own_places) * torch.int32.itemsize
     specs = [
         TensorSpec.contiguous(0, (local,), torch.int32),
         TensorSpec.contiguous(0, (local, rows), torch.int32, room_behind=places_bytes),
