@@ -128,7 +128,8 @@ def test_everything_that_can_be_asked_for(tmp_path):
     output = tmp_path / "report.json"
     arguments = [
         *[*SMALL, "--full", "--combine-dtype=logfmt", f"--routing=replay={tmp_path}/topk.npy"],
-        *["--sweep=num-tokens=1,5", "--sweep=hidden=128", "--output", output],
+        *["--sweep=num-tokens=1,5", "--sweep=hidden=128", "--sweep=num-experts=16"],
+        *["--output", output],
     ]
     finished = run_ranks(BENCH, [arguments] * 2)
     assert statuses(finished) == [0, 0], finished
@@ -140,7 +141,8 @@ def test_everything_that_can_be_asked_for(tmp_path):
     assert report["times"]["hook"]["figures"]["combine_receive"]["p50_us"] > 0
     assert report["all_to_all"]["figures"]["pair"]["p50_us"] > 0
     assert [(p["axis"], p[p["axis"]]) for p in report["sweep"]] == [
-        *[("num_tokens", 1), ("num_tokens", 5), ("hidden", 128)]
+        *[("num_tokens", 1), ("num_tokens", 5), ("hidden", 128)],
+        ("num_experts", 16),
     ]
     assert report["dispatch"]["same_host_bytes"] == 0  # EP_BENCH_HOST differs
     rows = topk[:24].reshape(2, 12, 3) // 4

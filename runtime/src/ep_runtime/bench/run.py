@@ -141,7 +141,7 @@ class _Run:
         self.deadline.phase = "comparison of settings"
         self._compare_settings()
         self.deadline.phase = "making the buffer"
-        trial = Trial(self.parameters, self.world, self.group, self.device)
+        trial = self._trial(self.parameters)
         status = self._check_and_time(trial)
         # After an error none of this is reached: it would wait for peers that may be gone, and
         # the end of the process frees the same.
@@ -149,6 +149,12 @@ class _Run:
         trial.buffer.destroy()
         dist.destroy_process_group()
         return status
+
+    def _trial(self, parameters: Parameters) -> Trial:
+        p = self.parameters
+        experts = max([p.num_experts, *(point.num_experts for _, point in p.points())])
+        queue_pairs = experts // self.world.size
+        return Trial(parameters, self.world, self.group, self.device, queue_pairs)
 
     def _compare_settings(self) -> None:
         """Refuse ranks that were started with other options or another runtime than rank 0."""
@@ -271,7 +277,7 @@ class _Run:
     def _point(self, axis: str, parameters: Parameters) -> results.PointTimes | str:
         """Check, time and check again at one point of the sweep; give what is wrong. Collective."""
         self.deadline.phase = f"sweep of {axis.replace('_', '-')}"
-        trial = Trial(parameters, self.world, self.group, self.device)
+        trial = self._trial(parameters)
         mismatch, outputs, _ = trial.check(FULL)
         if mismatch:
             return str(mismatch)

@@ -31,10 +31,19 @@ _CACHED_INPUTS = 32
 
 
 class Trial:
-    """Makes the buffer; collective, like all methods but those that say otherwise."""
+    """Makes the buffer; collective, like all methods but those that say otherwise.
+
+    ``queue_pairs``: of each rank, at least its local experts. NVSHMEM fixes them at a process's
+    first buffer, so it must be given what the largest will need.
+    """
 
     def __init__(
-        self, parameters: Parameters, world: World, group: dist.ProcessGroup, device: torch.device
+        self,
+        parameters: Parameters,
+        world: World,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        queue_pairs: int,
     ) -> None:
         p, ranks = parameters, world.size
         self.parameters, self.world, self.group, self.device = p, world, group, device
@@ -43,7 +52,7 @@ class Trial:
             group,
             num_rdma_bytes=size,
             low_latency_mode=True,
-            num_qps_per_rank=p.num_experts // ranks,
+            num_qps_per_rank=queue_pairs,
             explicitly_destroy=True,
             backend=p.backend,
             # Half the bound of the run, so that the runtime's error, which names the peer,
