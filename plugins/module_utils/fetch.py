@@ -51,6 +51,7 @@ def unpack(archive: str, target: str) -> None:
     """Unpack a tar archive's one top folder to ``target``; nothing may lead out of it."""
     staging = target + ".unpacking"
     shutil.rmtree(staging, ignore_errors=True)
+    ours = os.geteuid(), os.getegid()
     try:
         with tarfile.open(archive) as tar:
             for member in tar.getmembers():
@@ -63,6 +64,9 @@ def unpack(archive: str, target: str) -> None:
                         os.path.join(base.lstrip("/"), member.linkname)
                     ).startswith(".."):
                         raise FetchError(f"{archive} holds a link that leads out of it.")
+                # As root, tarfile gives files to the users that the archive names.
+                member.uid, member.gid, member.uname, member.gname = *ours, "", ""
+                member.mode &= 0o755
             tar.extractall(staging)  # checked above; tarfile's own filter needs Python 3.12
     except tarfile.TarError as error:
         raise FetchError(f"{archive} is no readable archive: {error}.") from error

@@ -106,6 +106,7 @@ def _write(path: str, content: bytes) -> None:
     """Write a file and wait for the disk, so that a full disk shows here and not later."""
     with open(path, "wb") as stream:
         stream.write(content)
+        os.fchmod(stream.fileno(), 0o644)
         stream.flush()
         os.fsync(stream.fileno())
 

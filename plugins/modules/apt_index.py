@@ -69,6 +69,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={"path": {"type": "path", "required": True}}, supports_check_mode=True
     )
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     folder = module.params["path"]
     names = sorted(name for name in os.listdir(folder) if name.endswith(".deb"))
     index = "\n".join(_entry(module, os.path.join(folder, name)) for name in names)

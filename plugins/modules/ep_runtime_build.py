@@ -134,6 +134,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     hide(module, given["pip_args"])
     if module.check_mode:
         module.exit_json(changed=True, msg=f"would build {given['key']}")

@@ -417,6 +417,7 @@ def main() -> None:
         required_if=[("state", "present", ("key", "source", "cache"))],
         supports_check_mode=True,
     )
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     hide(module, module.params["pip_args"])
     try:
         present(module) if module.params["state"] == "present" else absent(module)

@@ -65,6 +65,7 @@ driver:
 """
 
 import json
+import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
@@ -95,6 +96,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     host, params = HostRoot(), module.params
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     hide(module, [params["url"] or ""])
     before = gdrcopy_source.installed(host)
     if before is not None:

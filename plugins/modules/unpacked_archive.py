@@ -80,6 +80,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     hide(module, [params["url"]])
     dest = params["dest"]
     changed = _content(os.path.join(dest, _MARKER)) != params["checksum"]

@@ -105,6 +105,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    os.umask(0o022)  # whatever the operator's is: others read what is made, and never write it
     hide(module, given["pip_args"])
     if not module.check_mode:
         try:

@@ -6,11 +6,13 @@ import base64
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import (
@@ -214,3 +216,55 @@ def test_nothing_of_it_is_in_the_hosts_log(module):
     assert "Invoked with" in done.stderr, done.stdout + done.stderr
     assert "index.example.org" not in done.stderr
     assert not shown(done.stdout + done.stderr)
+
+
+def test_a_whole_run_tells_it_nowhere(tmp_path):
+    """The check of the input, and a role whose pip finds nothing: all that is said and written."""
+    address = f"http://robot:{CODED}@127.0.0.1:9"
+    host = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "epfleet_become": False,
+        "epfleet_mirror": f"{address}/bundle",
+        "epfleet_pip_args": ["--extra-index-url", f"{address}/simple", "--retries", "0"],
+        "ep_runtime_python": sys.executable,
+        "ep_runtime_venv": str(tmp_path / "venv"),
+        "ep_runtime_cache": str(tmp_path / "cache"),
+        "ep_runtime_version": "0.1.0",
+        "ep_benchmark_output_dir": str(tmp_path / "out"),
+    }
+    inventory = {"all": {"children": {"ep_fleet": {"hosts": {"node": host}}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    (tmp_path / "play.yml").write_text(
+        "- import_playbook: epfleet.expert_parallel.check\n"
+        "- hosts: all\n"
+        "  gather_facts: false\n"
+        "  roles: [epfleet.expert_parallel.ep_runtime]\n"
+    )
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.json"]
+    done = subprocess.run(
+        [*command, "-vvvv", "--diff", "play.yml"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
+            "ANSIBLE_HOME": str(tmp_path / "ansible"),
+            "ANSIBLE_LOG_PATH": str(tmp_path / "log"),
+            "ANSIBLE_CACHE_PLUGIN": "ansible.builtin.jsonfile",
+            "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path / "facts"),
+            "ANSIBLE_NOCOLOR": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "epfleet_settings" in output
+    assert re.search(r"No matching distribution|Could not find a version", output), output[-4000:]
+    assert not shown(output)
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.parent.name == "facts" for path in written)
+    given = {"hosts.json"}
+    telling = [str(p) for p in written if p.name not in given and shown(p.read_text("latin-1"))]
+    assert telling == []
