@@ -5,6 +5,8 @@ import pytest
 import torch
 from ep_runtime.bench import waits
 from ep_runtime.bench.correctness import Received
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def test_the_reference_backend_counts_nanoseconds():
@@ -49,3 +51,24 @@ def test_one_call_is_enough():
 def test_who_waits_least_in_a_barrier_came_last():
     late = waits.lateness([[50.0, 9.0], [0.0, 10.0], [50.0, 10.0]])
     assert late.tolist() == [[0.0, 1.0], [50.0, 0.0], [0.0, 0.0]]
+
+
+@given(
+    ranks=st.integers(1, 6),
+    barriers=st.integers(1, 6),
+    release=st.floats(0, 1e3),
+    seed=st.integers(0, 10**6),
+)
+def test_lateness_is_the_time_of_arrival_after_the_first(ranks, barriers, release, seed):
+    """Whatever the barrier itself takes: all leave it together, so waits tell arrivals apart."""
+    arrived = np.random.default_rng(seed).exponential(50, (ranks, barriers))
+    left = arrived.max(axis=0) + release
+    late = waits.lateness((left - arrived).tolist())
+    assert late == pytest.approx(arrived - arrived.min(axis=0), abs=1e-6)
+
+
+def test_the_skew_of_ranks_that_come_at_random():
+    """Of n exponential arrivals the last is on average 1 + 1/2 + ... + 1/(n-1) after the first."""
+    arrived = np.random.default_rng(0).exponential(100, (8, 20000))
+    skew = waits.lateness((arrived.max(axis=0) - arrived).tolist()).max(axis=0)
+    assert skew.mean() == pytest.approx(100 * sum(1 / k for k in range(1, 8)), rel=0.02)
