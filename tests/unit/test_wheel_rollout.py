@@ -31,7 +31,7 @@ BACKEND = """
 import os, sys, zipfile
 from pathlib import Path
 
-NAME = {name!r}
+NAME, VERSION = {name!r}, Path("version").read_text()
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     with open(os.environ["EPFLEET_TEST_LOG"], "a") as log:
@@ -39,18 +39,18 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         if nvcc != "-":
             os.stat(Path(nvcc).parents[1] / "lib64/libcudart.so")
         log.write(f"{{NAME}} {{sys.version_info.minor}} {{nvcc}}\\n")
-    info = f"{{NAME}}-0.1.0.dist-info"
+    info = f"{{NAME}}-{{VERSION}}.dist-info"
     files = {{
         str(path.relative_to("src")): path.read_text()
         for path in sorted(Path("src").rglob("*.py")) if "doctor" not in path.parts
     }}
-    head = "Metadata-Version: 2.1\\nName: {{}}\\nVersion: 0.1.0\\n".format(NAME.replace("_", "-"))
+    head = f"Metadata-Version: 2.1\\nName: {{NAME.replace('_', '-')}}\\nVersion: {{VERSION}}\\n"
     files[f"{{info}}/METADATA"] = head + {requires!r}
     tag = "cp3{{}}-none-any".format(sys.version_info.minor)
     files[f"{{info}}/WHEEL"] = (
         f"Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: {{tag}}\\n")
     files[f"{{info}}/RECORD"] = "".join(f"{{name}},,\\n" for name in [*files, f"{{info}}/RECORD"])
-    wheel = f"{{NAME}}-0.1.0-{{tag}}.whl"
+    wheel = f"{{NAME}}-{{VERSION}}-{{tag}}.whl"
     with zipfile.ZipFile(Path(wheel_directory) / wheel, "w") as archive:
         for name, content in files.items():
             archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
@@ -141,9 +141,11 @@ class Fleet:
         write(self.runtime / "shim/src/deep_ep/_others.py", others.read_text())
         write(root / "play.yml", PLAY)
 
-    def source(self, build):
-        text = f"def build_info():\n    return {{'version': '0.1.0', 'build': {build!r}}}\n"
+    def source(self, build, version="0.1.0"):
+        text = f"def build_info():\n    return {{'version': {version!r}, 'build': {build!r}}}\n"
         write(self.runtime / "src/ep_runtime/__init__.py", text)
+        for folder in (self.runtime, self.runtime / "shim"):
+            write(folder / "version", version)
 
     def venv(self, name):
         return self.root / name / "venv"
@@ -247,6 +249,19 @@ def test_two_kinds_of_host_build_twice(fleet, minors):
 
 
 def test_a_second_run_builds_and_changes_nothing(fleet):
+    assert fleet.run() == dict.fromkeys(NAMES, 0)
+    assert fleet.builds() == []
+
+
+def test_a_newer_version_is_built_once_and_the_one_before_comes_back(fleet, minors):
+    fleet.source("first", "0.2.0")
+    fleet.run()
+    assert fleet.builds() == sorted(minors.values())
+    assert {fleet.installed(name) for name in NAMES} == {"{'version': '0.2.0', 'build': 'first'}"}
+    assert fleet.run() == dict.fromkeys(NAMES, 0)
+    fleet.source("first")
+    fleet.run()
+    assert {fleet.installed(name) for name in NAMES} == {"{'version': '0.1.0', 'build': 'first'}"}
     assert fleet.run() == dict.fromkeys(NAMES, 0)
     assert fleet.builds() == []
 
