@@ -284,3 +284,20 @@ def test_files_of_ten_megabytes(tmp_path, layout):
     found = facts.gather(str(tmp_path))
     assert time.process_time() - begin < 20
     assert found["nvidia"]["gpu_count"] == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"),
+    [
+        ("install ok installed", True),
+        ("hold ok installed", True),
+        ("install ok unpacked", False),
+        ("deinstall ok config-files", False),
+    ],
+)
+def test_a_package_counts_once_it_is_installed_held_or_not(tmp_path, status, counts):
+    tree = Tree(DGX_OS)
+    text = tree.files["var/lib/dpkg/status"].replace("install ok installed", status)
+    tree.files["var/lib/dpkg/status"] = text
+    found = facts.gather(str(tree.write(tmp_path)))["fabric"]["version"]
+    assert found == (DRIVER if counts else None)

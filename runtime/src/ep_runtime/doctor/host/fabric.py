@@ -45,7 +45,8 @@ def _version(host: HostRoot, programs: Programs) -> Optional[str]:
         if field == "Package":
             ours, installed = _PACKAGE.match(value) is not None, False
         elif field == "Status":
-            installed = value == "install ok installed"
+            # "hold ok installed" where someone keeps it at its version.
+            installed = value.endswith(" ok installed")
         elif field == "Version" and ours and installed:
             return re.split(r"[-+~]", value.rpartition(":")[2])[0]
     found = _RPM.search(programs.output("rpm") or "")
