@@ -64,7 +64,7 @@ def peer_memory(facts: Dict[str, Any], choice: str = "auto") -> Dict[str, Any]:
     if way == "nvidia_peermem":
         reason = f"no DMA-BUF: {', '.join(obstacles)}" if obstacles else "by choice"
         why = f"NICs reach GPU memory by nvidia_peermem ({reason})."
-        if "nvidia-peermem" not in modules:
+        if "nvidia_peermem" not in modules:
             problem = (
                 f"NICs are to reach GPU memory by nvidia_peermem, and kernel {release} has no such"
                 " module; install the NVIDIA driver again after the NIC's (DOCA-OFED, or the"

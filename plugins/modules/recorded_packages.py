@@ -132,6 +132,8 @@ def _present(module: AnsibleModule, host: HostRoot, record: Record, run: Any) ->
     if not module.check_mode:
         if lacking:
             changes = _install(host, tools, record, params, lacking, run)
+            # apt forgets the hold of a package that it changes.
+            unheld = names if params["hold"] else []
         if unheld:
             packages.hold(tools, record, params["owner"], unheld, run)
     return bool(lacking or unheld), changes

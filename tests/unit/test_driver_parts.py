@@ -24,7 +24,7 @@ def host(tmp_path):
 
 def installed(version, licence="Dual MIT/GPL", peermem=True):
     modules = {"nvidia": {"version": version, "license": licence}}
-    return {**modules, "nvidia-peermem": {"version": version}} if peermem else modules
+    return {**modules, "nvidia_peermem": {"version": version}} if peermem else modules
 
 
 def with_manager(host, version, enabled=True, active=True):
@@ -134,6 +134,13 @@ def test_a_kernel_without_the_module_is_a_problem(host):
     host["modules"]["installed"] = {KERNEL: installed("580.159.04", peermem=False)}
     found = subject.peer_memory(host, "nvidia_peermem")
     assert f"kernel {KERNEL} has no such module" in found["problem"]
+
+
+def test_the_module_is_found_by_the_name_of_its_file(tmp_path):
+    base = f"lib/modules/{KERNEL}"
+    files = {f"{base}/modules.dep": "updates/dkms/nvidia-peermem.ko: updates/dkms/nvidia.ko\n"}
+    write(tmp_path, {**kernel(), **files, "proc/sys/kernel/osrelease": KERNEL + "\n"})
+    assert subject.peer_memory(facts.gather(str(tmp_path)), "nvidia_peermem")["problem"] is None
 
 
 def test_what_is_there_is_left_alone(host):
