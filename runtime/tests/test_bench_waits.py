@@ -72,3 +72,29 @@ def test_the_skew_of_ranks_that_come_at_random():
     arrived = np.random.default_rng(0).exponential(100, (8, 20000))
     skew = waits.lateness((arrived.max(axis=0) - arrived).tolist()).max(axis=0)
     assert skew.mean() == pytest.approx(100 * sum(1 / k for k in range(1, 8)), rel=0.02)
+
+
+@pytest.mark.parametrize("calls", [50, 200])
+def test_a_medians_error_is_that_of_independent_calls(calls):
+    """Of n normal values the median has the standard error sigma sqrt(pi / 2 n)."""
+    rng = np.random.default_rng(0)
+    values = rng.lognormal(3, 0.4, (calls, 400))
+    expected = 0.4 * np.sqrt(np.pi / (2 * calls))
+    # A typical one of five values' standard deviations is a little below what it estimates.
+    assert waits.median_error(values, 0.0) == pytest.approx(0.92 * expected, rel=0.15)
+
+
+def test_and_larger_when_disturbances_last():
+    """Calls of a fifth of the run that are slow together are one value, not forty."""
+    rng = np.random.default_rng(1)
+    stretches = np.repeat(rng.lognormal(0, 0.4, (5, 400)), 40, axis=0)
+    expected = 0.4 / np.sqrt(5)
+    assert waits.median_error(stretches, 0.0) == pytest.approx(0.92 * expected, rel=0.15)
+
+
+def test_a_run_too_short_for_parts_and_sources_without_waits_have_no_error():
+    assert waits.median_error(np.ones((1, 4)), 0.0) == 0.0
+    assert waits.median_error(np.full((10, 4), np.nan), 0.0) == 0.0
+    some = np.ones((10, 2))
+    some[:, 1] = np.nan
+    assert waits.median_error(some, 0.5) == pytest.approx(0.0, abs=1e-12)
