@@ -86,6 +86,10 @@ def _present(module: AnsibleModule, record: Record) -> None:
     params, run = module.params, module.run_command
     unit = params["name"]
     before = services.state(unit, run)
+    if not before.exists and not module.check_mode:
+        # Not every package tells the service manager of the unit that it brings.
+        run(["systemctl", "daemon-reload"], check_rc=True)
+        before = services.state(unit, run)
     if not before.exists and module.check_mode and params["expected"]:
         module.exit_json(changed=True, diff={"before": _told(unit, before), "after": "enabled\n"})
     if not before.exists or before.enabled == "masked":

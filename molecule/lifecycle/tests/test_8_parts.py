@@ -55,7 +55,7 @@ dpkg-query --show --showformat='${{Package}} ${{Version}} ${{Status}}\\n' 'nvidi
 systemctl is-enabled {PERSISTENCED} {FABRIC} || true
 systemctl is-active {PERSISTENCED} {FABRIC} || true
 systemctl show --property=DefaultLimitMEMLOCK --value
-ls /etc/modules-load.d/epfleet-nvidia-peermem.conf /sys/module/nvidia_peermem -d
+ls /etc/modules-load.d/epfleet-nvidia-peermem.conf /sys/module/nvidia_peermem -d || true
 """
 
 
