@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 import tarfile
+from http.client import HTTPException
 from typing import Any
 
 from ansible.module_utils.urls import open_url
@@ -37,7 +38,7 @@ def fetch(url: str, checksum: str, target: str) -> None:
             for block in iter(lambda: source.read(_CHUNK), b""):
                 digest.update(block)
                 sink.write(block)
-    except OSError as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise FetchError(f"{url} can't be fetched: {error}.") from error
     if digest.hexdigest() != expected.lower():
         os.unlink(target)
