@@ -31,7 +31,18 @@ def described(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def test_the_compiled_maker_serves_this_torch() -> None:
-    assert isinstance(getattr(tensor_maker(CPU, SPECS), "__self__", None), _core.TensorMaker)
+    specs = [spec.compiled() for spec in SPECS]
+    compiled = _core.open_tensor_maker(new_tensors.torch_libraries(), torch.Tensor, -1, specs)
+    assert isinstance(compiled, _core.TensorMaker)
+    assert len(compiled.make()) == len(SPECS)
+
+
+def test_out_of_memory_is_torch_s_own_error() -> None:
+    make = tensor_maker(CPU, (TensorSpec.contiguous(0, (2**50,), torch.int32),))
+    with pytest.raises(RuntimeError, match="allocate"):
+        torch.empty(2**50, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match="memory"):
+        make()
 
 
 @pytest.mark.parametrize("make", [tensor_maker(CPU, SPECS), lambda: make_in_python(CPU, SPECS)])

@@ -53,8 +53,10 @@ T* address(const MadeTensor& tensor) {
 // What is captured runs again in an order of its own.
 bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
-  return cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
-         status != cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream, &status) == cudaSuccess)
+    return status != cudaStreamCaptureStatusNone;
+  cudaGetLastError();  // it must not pass for a later launch's
+  return true;
 }
 
 // What a launch of either kind takes from the plan.
@@ -123,7 +125,11 @@ py::object DispatchPlan::call(py::handle x, py::handle topk_idx, py::handle cumu
     return py::none();
   }
   MadeTensor made[5] = {};
-  outputs_.make(made);
+  try {
+    outputs_.make(made);
+  } catch (const AllocationFailed&) {
+    return py::none();
+  }
   const auto& [recv_count, src_info, layout_range, rows, scales] = made;
 
   DispatchParams params = {};
@@ -183,10 +189,15 @@ py::object CombinePlan::call(py::handle x, py::handle topk_idx, py::handle topk_
   }
   const int64_t num_tokens = selections.sizes[0], hidden = setting_.sizes.hidden;
   if (!out.is_none() && combined.sizes[0] != num_tokens) return py::none();
-  const MadeTensor result =
-      out.is_none() ? torch.make({num_tokens, hidden}, out_dtype_,
-                                 torch.device_type(setting_.device_index), setting_.device_index)
-                    : MadeTensor{py::reinterpret_borrow<py::object>(out), combined.data};
+  MadeTensor result = {py::reinterpret_borrow<py::object>(out), combined.data};
+  if (out.is_none()) {
+    try {
+      result = torch.make({num_tokens, hidden}, out_dtype_,
+                          torch.device_type(setting_.device_index), setting_.device_index);
+    } catch (const AllocationFailed&) {
+      return py::none();
+    }
+  }
 
   CombineParams params = {};
   params.x = address<const uint8_t>(expert_rows);

@@ -116,9 +116,10 @@ Torch::Handle Torch::allocate(const std::vector<int64_t>& sizes, int32_t dtype, 
     stride *= std::max<int64_t>(1, sizes[i]);
   }
   Handle tensor = nullptr;
-  require_success(empty_strided_(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                 dtype, device_type, device_index, &tensor),
-                  "allocate a tensor");
+  if (empty_strided_(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                     device_type, device_index, &tensor) != 0) {
+    throw AllocationFailed("torch could not allocate a tensor");
+  }
   return tensor;
 }
 

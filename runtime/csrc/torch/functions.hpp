@@ -15,6 +15,12 @@
 
 namespace ep_runtime {
 
+// Says what torch could not allocate; torch's own error would say more.
+class AllocationFailed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // What a tensor is. `sizes` and `strides` (elements) point into the tensor.
 struct TensorFields {
   void* data;
@@ -62,7 +68,7 @@ class Torch {
   // Bytes of one element.
   int64_t element_bytes(int32_t dtype) const { return static_cast<int64_t>(element_size_(dtype)); }
 
-  // A new contiguous tensor with undefined contents. Throws std::runtime_error when torch can't.
+  // A new contiguous tensor with undefined contents, or AllocationFailed.
   MadeTensor make(const std::vector<int64_t>& sizes, int32_t dtype, int32_t device_type,
                   int32_t device_index) const;
 

@@ -24,7 +24,7 @@ class TensorMaker {
   size_t size() const { return places_.size(); }
 
   // New tensors with undefined contents, into made[size()]. The tensors of a block share memory
-  // that ends with the last of them. Throws std::runtime_error when torch can't.
+  // that ends with the last of them. AllocationFailed when torch can't.
   void make(MadeTensor* made) const;
   pybind11::tuple make() const;
 

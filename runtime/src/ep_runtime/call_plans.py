@@ -49,6 +49,7 @@ class CallPlans:
         self._backend, self._launcher = backend, launcher
         self._device, self._index = backend.device, backend.device.index
         self._plans: dict[tuple[Any, ...], Any] = {}
+        self._hidden: dict[tuple[Any, ...], int] = {}  # that a plan is for
         self._supported = True
 
     def dispatch(
@@ -112,40 +113,42 @@ class CallPlans:
 
     def remember_dispatch(self, key: tuple[Any, ...], request: DispatchRequest) -> None:
         """Plan calls like this one, which went well."""
-        local = request.num_experts // self._backend.size
         hidden = request.x.shape[1]
+        setting = self._setting(key, request, hidden)
+        if setting is None:
+            return
         specs = dispatch_outputs(
-            local,
+            request.num_experts // self._backend.size,
             self._backend.size,
             request.max_tokens_per_rank,
             hidden,
             request.use_fp8,
             request.use_ue8m0,
         )
-        setting = self._setting(request, hidden)
-        if setting is not None:
-            self._remember(
-                key,
-                setting.dispatch(
-                    [spec.compiled() for spec in specs],
-                    request.use_fp8,
-                    request.round_scale,
-                    request.use_ue8m0,
-                ),
-            )
+        plan = setting.dispatch(
+            [spec.compiled() for spec in specs],
+            request.use_fp8,
+            request.round_scale,
+            request.use_ue8m0,
+        )
+        self._remember(key, hidden, plan)
 
     def remember_combine(self, key: tuple[Any, ...], request: CombineRequest) -> None:
         """Plan calls like this one, which went well."""
-        setting = self._setting(request, request.x.shape[2])
+        hidden = request.x.shape[2]
+        setting = self._setting(key, request, hidden)
         if setting is not None:
-            self._remember(key, setting.combine(request.use_logfmt))
+            self._remember(key, hidden, setting.combine(request.use_logfmt))
 
     def _hook(self, pending: Any, name: str) -> Hook:
         return self._launcher.hook(_PlannedReceive(self._backend, pending), name, self._device)
 
-    def _setting(self, request: DispatchRequest | CombineRequest, hidden: int) -> Any:
+    def _setting(
+        self, key: tuple[Any, ...], request: DispatchRequest | CombineRequest, hidden: int
+    ) -> Any:
+        """Start a plan, or give None where there is one or can't be one."""
         backend = self._backend
-        if not self._supported:
+        if not self._supported or self._hidden.get(key) == hidden:
             return None
         setting = backend.engine.plan_setting(
             torch_libraries(),
@@ -162,10 +165,11 @@ class CallPlans:
         self._supported = setting is not None
         return setting
 
-    def _remember(self, key: tuple[Any, ...], plan: Any) -> None:
+    def _remember(self, key: tuple[Any, ...], hidden: int, plan: Any) -> None:
         if plan is None:
             self._supported = False
             return
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
-        self._plans[key] = plan
+            self._hidden.clear()
+        self._plans[key], self._hidden[key] = plan, hidden

@@ -59,9 +59,16 @@ def tensor_maker(
         -1 if device.type == "cpu" else device.index,
         [spec.compiled() for spec in specs],
     )
-    if compiled is not None:
-        return compiled.make
-    return lambda: make_in_python(device, specs)
+    if compiled is None:
+        return lambda: make_in_python(device, specs)
+
+    def make() -> tuple[torch.Tensor, ...]:
+        try:
+            return compiled.make()
+        except RuntimeError:
+            return make_in_python(device, specs)  # out of memory: torch says how much and of what
+
+    return make
 
 
 def make_in_python(device: torch.device, specs: tuple[TensorSpec, ...]) -> tuple[torch.Tensor, ...]:
