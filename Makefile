@@ -16,8 +16,9 @@ export PATH := $(BIN):$(PATH)
 
 help:
 	@echo "make demo    roll out to this machine with 4 ranks and no GPU; report in build/demo/"
-	@echo "make test    every check: lint sanity unit runtime benchmark fuzz nvshmem audit"
+	@echo "make test    every check: lint sanity unit runtime fuzz nvshmem audit"
 	@echo "             molecule-default molecule-fleet"
+	@echo "make benchmark    plays of the benchmark that fail on purpose, by themselves"
 	@echo "make molecule-lifecycle    the long scenario, by itself: upgrades, failures, the way back"
 	@echo "make clean   remove build/ and .venv/"
 
