@@ -51,11 +51,13 @@ EXAMPLES = r"""
 RETURN = r"""# """
 
 import os
-import shutil
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import fetch
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.new_tree import (
+    put_in_place,
+    working_beside,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 
 _MARKER = ".epfleet-archive"
@@ -85,22 +87,16 @@ def main() -> None:
     dest = params["dest"]
     changed = _content(os.path.join(dest, _MARKER)) != params["checksum"]
     if changed and not module.check_mode:
-        parent = os.path.dirname(dest)
-        os.makedirs(parent, mode=0o755, exist_ok=True)
-        work = tempfile.mkdtemp(prefix=".unpacking-", dir=parent)
         try:
-            archive, tree = os.path.join(work, "archive"), os.path.join(work, "tree")
-            fetch.fetch(params["url"], params["checksum"], archive)
-            fetch.unpack(archive, tree)
-            with open(os.path.join(tree, _MARKER), "w", encoding="utf-8") as stream:
-                stream.write(params["checksum"] + "\n")
-            os.chmod(tree, 0o755)
-            shutil.rmtree(dest, ignore_errors=True)
-            os.rename(tree, dest)
+            with working_beside(dest) as work:
+                archive, tree = os.path.join(work, "archive"), os.path.join(work, "tree")
+                fetch.fetch(params["url"], params["checksum"], archive)
+                fetch.unpack(archive, tree)
+                with open(os.path.join(tree, _MARKER), "w", encoding="utf-8") as stream:
+                    stream.write(params["checksum"] + "\n")
+                put_in_place(tree, dest)
         except fetch.FetchError as error:
             module.fail_json(msg=str(error))
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
     module.exit_json(changed=changed)
 
 

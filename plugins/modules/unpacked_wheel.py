@@ -57,11 +57,13 @@ EXAMPLES = r"""
 RETURN = r"""# """
 
 import os
-import shutil
-import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.full_disk import explained
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.new_tree import (
+    put_in_place,
+    working_beside,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.url_passwords import hide
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv import (
     VenvError,
@@ -69,28 +71,20 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.wheel_venv
 )
 
 _TIMEOUT_S = 3600
-_PREFIX = ".unpacking-"
 
 
 def unpack(python: str, requirement: str, dest: str, pip_args: list[str]) -> None:
     """Put the wheel at ``dest``. Raises VenvError or OSError with what was there still there."""
     parent = os.path.dirname(dest)
-    os.makedirs(parent, mode=0o755, exist_ok=True)
-    # Apart first, so that a half-unpacked wheel never stands where a version is looked for.
-    work = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-    try:
-        tree = os.path.join(work, "tree")
-        options = ["--no-deps", "--only-binary", ":all:", "--target", tree]
-        pip(python, ["install", *options], pip_args, [requirement], _TIMEOUT_S, {"TMPDIR": work})
-        os.chmod(tree, 0o755)
-        shutil.rmtree(dest, ignore_errors=True)
-        os.rename(tree, dest)
-    except (VenvError, OSError) as error:
-        raise explained(
-            error, f"unpacking {requirement}", parent, "free some there, or choose another folder"
-        ) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with working_beside(dest) as work:
+        try:
+            tree = os.path.join(work, "tree")
+            install = ["install", "--no-deps", "--only-binary", ":all:", "--target", tree]
+            pip(python, install, pip_args, [requirement], _TIMEOUT_S, {"TMPDIR": work})
+            put_in_place(tree, dest)
+        except (VenvError, OSError) as error:
+            remedy = "free some there, or choose another folder"
+            raise explained(error, f"unpacking {requirement}", parent, remedy) from error
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ class CallPlans:
 
     def __init__(self, backend: DeviceBackend, launcher: Launcher) -> None:
         self._backend, self._launcher = backend, launcher
-        self._device, self._index = backend.device, backend.device.index
+        self._device = backend.device
         self._plans: dict[tuple[Any, ...], Any] = {}
         self._hidden: dict[tuple[Any, ...], int] = {}  # that a plan is for
         self._supported = True
@@ -65,7 +65,7 @@ class CallPlans:
         plan = self._plans.get(key)
         if plan is None:
             return None
-        stream = self._launcher.direct_stream(self._index, return_recv_hook)
+        stream = self._launcher.direct_stream(self._device, return_recv_hook)
         if stream is None:
             return None
         done = plan(x, topk_idx, cumulative_stats, wait_stats, return_recv_hook, stream)
@@ -91,7 +91,7 @@ class CallPlans:
         plan = self._plans.get(key)
         if plan is None:
             return None
-        stream = self._launcher.direct_stream(self._index, return_recv_hook)
+        stream = self._launcher.direct_stream(self._device, return_recv_hook)
         if stream is None:
             return None
         done = plan(
@@ -153,7 +153,7 @@ class CallPlans:
         setting = backend.engine.plan_setting(
             torch_libraries(),
             torch.Tensor,
-            self._index,
+            self._device.index,
             backend.size,
             min(_core.MAX_TOPK, request.num_experts),
             request.max_tokens_per_rank,

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def first_line(error: BaseException) -> str:
+    """Say ``error`` in one line; its kind where it says nothing."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 class EPError(RuntimeError):
     """Something went wrong between this rank and a peer.
 

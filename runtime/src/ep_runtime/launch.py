@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_UNRECEIVED = 2
 
 
-def _current_stream(device: torch.device) -> int:
-    # ``torch.cuda.current_stream`` takes ten times as long.
+def current_stream(device: torch.device) -> int:
+    """Handle of the current stream; ``torch.cuda.current_stream`` takes ten times as long."""
     return int(torch._C._cuda_getCurrentRawStream(device.index))
 
 
@@ -74,15 +74,15 @@ class Launcher:
             return EventOverlap(), None
         return self._run_on_comm_stream(operation, tensors, device, async_finish), None
 
-    def direct_stream(self, device_index: int, return_recv_hook: bool) -> int | None:
+    def direct_stream(self, device: torch.device, return_recv_hook: bool) -> int | None:
         """Give the current stream where an operation without ``async_finish`` simply goes there.
 
         None where ``run`` has something to order or to refuse. While a graph is captured, only
         operations with a hook may.
         """
-        current: int = torch._C._cuda_getCurrentRawStream(device_index)
         if len(self._unreceived) >= MAX_UNRECEIVED:
             return None
+        current = current_stream(device)
         return current if return_recv_hook or current == self._tail else None
 
     def hook(self, operation: Operation, name: str, device: torch.device) -> _ReceiveHook:
@@ -99,7 +99,7 @@ class Launcher:
         """
         if torch._C._cuda_isCurrentStreamCapturing():
             return False
-        current = _current_stream(device)
+        current = current_stream(device)
         if self._tail is None:
             self._tail = current
         return self._tail == current
@@ -154,7 +154,7 @@ class _ReceiveHook:
         self._operation: Operation | None = operation
         self._name = name
         self._device = device
-        self._sent_on = _current_stream(device) if device.type == "cuda" else None
+        self._sent_on = current_stream(device) if device.type == "cuda" else None
 
     def __call__(self) -> None:
         operation, self._operation = self._operation, None
@@ -164,7 +164,7 @@ class _ReceiveHook:
                 "cleaned since."
             )
         self._unreceived.remove(self)
-        if self._sent_on is None or self._sent_on == _current_stream(self._device):
+        if self._sent_on is None or self._sent_on == current_stream(self._device):
             operation.run(RECEIVE)
             return
         # Called on another stream: its earlier work comes first, its later work sees the result.

@@ -110,8 +110,9 @@ class LowLatencyCalls:
             timeout_us,
             num_sms,
         )
-        if self._plans is not None and not async_finish:
-            done = self._plans.dispatch(
+        plans = None if async_finish else self._plans
+        if plans is not None:
+            done = plans.dispatch(
                 plan,
                 return_recv_hook,
                 x,
@@ -166,8 +167,8 @@ class LowLatencyCalls:
             async_finish=async_finish,
             return_recv_hook=return_recv_hook,
         )
-        if self._plans is not None and not async_finish:
-            self._plans.remember_dispatch(plan, request)
+        if plans is not None:
+            plans.remember_dispatch(plan, request)
         handle = (
             result.src_info,
             result.layout_range,
@@ -219,9 +220,9 @@ class LowLatencyCalls:
         """
         src_info, layout_range, max_tokens, hidden, num_experts = checks.unpack_handle(handle)
         plan = ("combine", max_tokens, hidden, num_experts, use_logfmt, timeout_us, num_sms)
-        may_plan = self._plans is not None and not (async_finish or zero_copy)
-        if self._plans is not None and may_plan:
-            done = self._plans.combine(
+        plans = None if async_finish or zero_copy else self._plans
+        if plans is not None:
+            done = plans.combine(
                 plan,
                 return_recv_hook,
                 x,
@@ -283,8 +284,8 @@ class LowLatencyCalls:
             async_finish=async_finish,
             return_recv_hook=return_recv_hook,
         )
-        if self._plans is not None and may_plan:
-            self._plans.remember_combine(plan, request)
+        if plans is not None:
+            plans.remember_combine(plan, request)
         return combined, event, hook
 
     def get_next_low_latency_combine_buffer(self, handle: Handle) -> torch.Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Any
 
 import torch
 
@@ -31,6 +32,21 @@ def chain_on_host(rounds: Iterable[Round]) -> Times:
             times.setdefault(name, []).append((now - last) / 1e3)
             last = now
     return times
+
+
+def alone(
+    barrier: Callable[[], None], call: Callable[[], Any], device: torch.device
+) -> tuple[Any, float]:
+    """Make a call behind ``barrier``: its result, and the time until that is there, in us."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize()
+    barrier()
+    begin = time.perf_counter_ns()
+    result = call()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return result, (time.perf_counter_ns() - begin) / 1e3
 
 
 class DeviceChain:

@@ -5,11 +5,10 @@ The findings are those of ``ep-doctor`` or of the collection's ``diagnose``, as 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from ep_runtime.bench.results import ReportError
+from ep_runtime.bench.results import ReportError, read_json
 from ep_runtime.doctor.model import ERROR, WARNING
 
 _KEPT = ("id", "severity", "title", "hosts", "fix")
@@ -21,12 +20,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
     Raises ``ReportError`` with one sentence when the file is missing or holds something else.
     """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ReportError(f"cannot read {path}: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise ReportError(f"{path} is not JSON: {error}.") from error
+    found: list[dict[str, Any]] = read_json(path)
     if not isinstance(found, list) or not all(
         isinstance(item, dict) and {*_KEPT, "evidence"} <= set(item) for item in found
     ):

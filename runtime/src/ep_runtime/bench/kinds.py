@@ -7,7 +7,6 @@ caller computes between its two phases (hook).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ep_runtime.bench import device_time
-from ep_runtime.bench.clocks import DeviceChain, Round, Times, chain_on_host
+from ep_runtime.bench.clocks import DeviceChain, Round, Times, alone, chain_on_host
+from ep_runtime.errors import first_line
 
 if TYPE_CHECKING:
     from ep_runtime.bench.measure import Operations
@@ -143,12 +143,8 @@ def _end_to_end(operations: Operations, rounds: int) -> Kind:
     times: Times = {"dispatch": [], "combine": [], "pair": []}
 
     def timed(call: Callable[[], Any], into: list[float]) -> Any:
-        torch.cuda.synchronize()
-        operations.barrier()
-        begin = time.perf_counter_ns()
-        result = call()
-        torch.cuda.synchronize()
-        into.append((time.perf_counter_ns() - begin) / 1e3)
+        result, time_us = alone(operations.barrier, call, torch.device("cuda"))
+        into.append(time_us)
         return result
 
     for _ in range(rounds):
@@ -174,7 +170,7 @@ def _kernels(
     try:
         graphs = {name: device_time.captured(call) for name, call in calls.items()}
     except RuntimeError as error:
-        problem = next(iter(str(error).splitlines()), "") or type(error).__name__
+        problem = first_line(error)
     for rank, reason in enumerate(agree(problem)):
         if reason:
             return Kind.not_measured(f"rank {rank} could not capture a CUDA graph: {reason}")

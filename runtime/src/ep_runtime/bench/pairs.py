@@ -8,14 +8,15 @@ what is measured is how long a rank waits for those of its partner, which no oth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from ep_runtime.bench.clocks import alone
 from ep_runtime.bench.waits import (
     SHIFT_SHARE,
     TIMED,
@@ -150,22 +151,13 @@ def _calls(
     """Make a call of each operation, each behind a barrier, for each row of ``counts``."""
     spent: dict[str, list[float]] = {name: [] for name in TIMED}
     for dispatch_waits, combine_waits in zip(counts.dispatch, counts.combine):
-        operations.barrier()
-        begin = time.perf_counter_ns()
-        handle = operations.dispatch(dispatch_waits)
-        _settle(device)
-        spent["dispatch"].append((time.perf_counter_ns() - begin) / 1e3)
-        operations.barrier()
-        begin = time.perf_counter_ns()
-        operations.combine(handle, combine_waits)
-        _settle(device)
-        spent["combine"].append((time.perf_counter_ns() - begin) / 1e3)
+        dispatch = partial(operations.dispatch, dispatch_waits)
+        handle, time_us = alone(operations.barrier, dispatch, device)
+        spent["dispatch"].append(time_us)
+        combine = partial(operations.combine, handle, combine_waits)
+        _, time_us = alone(operations.barrier, combine, device)
+        spent["combine"].append(time_us)
     return spent
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def host_matrix(

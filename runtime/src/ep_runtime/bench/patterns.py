@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from ep_runtime.errors import first_line
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -171,9 +173,9 @@ def _file(path: str) -> tuple[Selections, str]:
         raise PatternError(f"cannot read {path}: {error.strerror or error}") from None
     except Exception as error:
         # Readers of other people's bytes raise whatever they stumble over.
-        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise PatternError(
-            f"{path} is neither a .npy array nor a tensor that torch.save wrote: {reason}"
+            f"{path} is neither a .npy array nor a tensor that torch.save wrote: "
+            f"{first_line(error)}"
         ) from None
     if not np.issubdtype(loaded.dtype, np.integer) or loaded.ndim < 2 or loaded.size == 0:
         raise PatternError(

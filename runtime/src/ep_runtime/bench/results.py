@@ -272,17 +272,22 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
+def read_json(path: Path) -> Any:
+    """Read a file. ``ReportError`` with one sentence when it is missing or not JSON."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ReportError(f"cannot read {path}: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}.") from error
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read a document that ``report`` can render.
 
     Raises ``ReportError`` with one sentence when it is missing, not JSON, or of another schema.
     """
-    try:
-        report = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ReportError(f"cannot read {path}: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise ReportError(f"{path} is not JSON: {error}.") from error
+    report = read_json(path)
     if not isinstance(report, dict) or report.get("schema_version") != SCHEMA_VERSION:
         raise ReportError(f"{path} is not a benchmark report of schema version {SCHEMA_VERSION}.")
     needed = _ALWAYS + (_TIMED if report.get("correctness") == PASSED else ())

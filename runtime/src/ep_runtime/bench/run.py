@@ -34,6 +34,7 @@ from ep_runtime.bench.routing import FULL, HOLES, Inputs
 from ep_runtime.bench.trial import Trial
 from ep_runtime.bench.waits import TIMED, WaitFigures, WaitScale, device_scale, reference_scale
 from ep_runtime.bench.world import World
+from ep_runtime.errors import first_line
 
 EXIT_PASSED = 0
 EXIT_MISMATCH = 1
@@ -74,7 +75,7 @@ def run(request: Request, world: World) -> int:
         status = _Run(request, world, deadline).run()
     except Exception as error:
         traceback.print_exc()
-        message = f"in phase '{deadline.phase}': {_first_line(error)}"
+        message = f"in phase '{deadline.phase}': {first_line(error)}"
         print(f"ep-bench: {world.name}: failed {message}", file=sys.stderr, flush=True)
         recorder(message)
         status = EXIT_FAILED
@@ -86,10 +87,6 @@ def _trail(world: World) -> progress.Trail:
     """One rank tells how far all are; its operations end when everybody's do."""
     path = os.environ.get(PROGRESS_VARIABLE)
     return progress.Trail(Path(path) if path and world.rank == 0 else None)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _record_failure(request: Request, world: World, message: str) -> None:
