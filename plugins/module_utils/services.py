@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 RunCommand = Callable[[List[str]], Tuple[int, str, str]]
 _SECTION = "services"
+# What the manager goes on to say, until it is reloaded, once it has been asked about a running unit
+# whose file was gone: a package that was removed and installed again. `is-enabled` reads the files.
+_LOOKED_WHILE_GONE = "bad"
 
 
 class ServiceError(Exception):
@@ -30,9 +33,13 @@ def state(unit: str, run: RunCommand) -> State:
     asked = ["systemctl", "show", "--property=LoadState,UnitFileState,ActiveState", unit]
     _code, output, _errors = run(asked)
     said = dict(line.partition("=")[::2] for line in output.splitlines())
+    enabled = said.get("UnitFileState", "")
+    if enabled == _LOOKED_WHILE_GONE:
+        _code, output, _errors = run(["systemctl", "is-enabled", unit])
+        enabled = output.strip()
     return State(
         said.get("LoadState") in ("loaded", "masked"),
-        said.get("UnitFileState", ""),
+        enabled,
         said.get("ActiveState") in ("active", "activating", "reloading"),
     )
 

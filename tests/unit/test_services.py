@@ -13,8 +13,9 @@ UNIT = "nvidia-persistenced.service"
 class Manager:
     """Stands for systemd with one unit."""
 
-    def __init__(self, enabled="disabled", active=False, starts=True):
+    def __init__(self, enabled="disabled", active=False, starts=True, stale=False):
         self.enabled, self.active, self.starts = enabled, active, starts
+        self.stale = stale  # asked while the unit's file was gone, not reloaded since
         self.commands = []
 
     def __call__(self, command):
@@ -25,9 +26,12 @@ class Manager:
         if verb == "show":
             there = "loaded" if self.enabled else "not-found"
             state = "active" if self.active else "inactive"
-            return 0, f"LoadState={there}\nActiveState={state}\nUnitFileState={self.enabled}\n", ""
+            file = "bad" if self.stale else self.enabled
+            return 0, f"LoadState={there}\nActiveState={state}\nUnitFileState={file}\n", ""
+        if verb == "is-enabled":
+            return (0 if self.enabled == "enabled" else 1), f"{self.enabled}\n", ""
         if verb in ("enable", "disable"):
-            self.enabled = verb + "d"
+            self.enabled, self.stale = verb + "d", False
         elif verb == "stop":
             self.active = False
         elif verb == "start":
@@ -67,6 +71,16 @@ def test_it_comes_back_to_what_it_was(tmp_path, enabled, active):
     subject.give_back(Record(host), "driver", manager)
     assert (manager.enabled, manager.active) == (enabled, active)
     assert Record(host).data == {"schema": 1}
+
+
+@pytest.mark.parametrize(("enabled", "active"), [("disabled", False), ("enabled", True)])
+def test_a_unit_whose_package_came_again_is_read_from_its_files(tmp_path, enabled, active):
+    host, manager = write(tmp_path, {}), Manager(enabled, active, stale=True)
+    assert subject.state(UNIT, manager) == subject.State(True, enabled, active)
+    put_in_force(host, manager)
+    assert (manager.enabled, manager.active) == ("enabled", True)
+    subject.give_back(Record(host), "driver", manager)
+    assert (manager.enabled, manager.active) == (enabled, active)
 
 
 def test_the_first_state_counts_over_several_runs(tmp_path):
