@@ -73,7 +73,8 @@ def interpreter(tmp_path):
 
 @pytest.fixture
 def job(tmp_path):
-    made = Job(str(tmp_path / "work"), "20260101T000000Z-test", 1)
+    # A name for each test: a launcher of the last one may still look for processes to end.
+    made = Job(str(tmp_path / "work"), f"20260101T000000Z-{tmp_path.name}", 1)
     made.create()
     yield made
     assert processes_of(made) == []
