@@ -19,20 +19,26 @@ __global__ void __launch_bounds__(kCombineThreads, 1)
   __shared__ LaunchShared launch;
 
   Counters* counters = p.context.counters;
+  // All that is known to be needed is asked for at once, by different warps.
+  const Share share = share_of_block(p);
+  const int warp_from_last = kCombineThreads / 32 - 1 - static_cast<int>(threadIdx.x / 32);
+  if (p.phases & kSend) {
+    if (warp_from_last == 0) load_sent_rows<kLogfmt>(p, sent);
+    if (warp_from_last == 1) load_own_rows<kLogfmt>(p, sent);
+  }
+  const bool posts = blockIdx.x == gridDim.x - 1 && warp_from_last == 2;
+  const uint64_t completed = posts ? completed_receives(*counters) : 0;
+  Selection selection = {-1, 0.0f, -1};
+  if (p.phases & kReceive) selection = load_selection<kLogfmt>(p, share.token);
   begin_launch(p.context, p.layout, p.phases, &counters->combine_sends, p.op_epoch, p.timeout_ns,
                launch);
-  if ((p.phases & kSend) && threadIdx.x >= blockDim.x - 32) load_sent_rows<kLogfmt>(p, sent);
-  Selection selection = {-1, 0.0f, -1};
-  if (p.phases & kReceive) selection = load_selection<kLogfmt>(p, blockIdx.x / parts_of_token(p));
   __syncthreads();
 
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
-    post_acknowledgements(p.context, p.layout);
-  }
+  if (posts) post_acknowledgements(p.context, p.layout, completed);
   // State: sent, once all blocks are through.
   if (p.phases & kSend) combine_send<kLogfmt>(p, launch, sent, destination);
   if (p.phases & kReceive) {
-    combine_receive<kLogfmt>(p, launch, receive, selection);  // State: read, likewise.
+    combine_receive<kLogfmt>(p, launch, receive, share, selection);  // State: read, likewise.
     __syncthreads();
     if (threadIdx.x == 0) {
       // State: complete, with the last block's share.

@@ -4,13 +4,14 @@
 #pragma once
 
 #include "combine_in_place.cuh"
+#include "device/divide.cuh"
 #include "device/logfmt.cuh"
 #include "device/protocol.cuh"
 
 namespace ep_runtime {
 
 struct CombineReceiveShared {
-  const uint8_t* row[kMaxTopk];  // null: contributes nothing
+  const uint8_t* row[kMaxTopk];  // null: contributes nothing; also behind the last selection
   float weight[kMaxTopk];
 };
 
@@ -24,9 +25,13 @@ struct Selection {
 // Not below zero only where the dispatch of the handle has left a row of `x`.
 __device__ __forceinline__ int load_own_place(const CombineParams& p, int token, int k) {
   const int* places = own_places(p);
+  const int tokens = places[0];
+  const int topk = places[1];
   const int place = places[own_place_at(p, token, k)];
-  const bool dispatched = token < places[0] && k < places[1];
-  return dispatched && place < rows_of_experts(p.num_experts, p.max_tokens) ? place : -1;
+  // No short cut from one condition to the next: each would be a trip to memory of its own.
+  const bool valid =
+      (token < tokens) & (k < topk) & (place < rows_of_experts(p.num_experts, p.max_tokens));
+  return valid ? place : -1;
 }
 
 template <bool kLogfmt>
@@ -37,10 +42,24 @@ __device__ __forceinline__ Selection load_selection(const CombineParams& p, int 
           in_place<kLogfmt>(p, p.context.rank) ? load_own_place(p, token, k) : -1};
 }
 
-// How many blocks share a token.
-__device__ __forceinline__ int parts_of_token(const CombineParams& p) {
+// A block's first share of the work: the chunks [begin, end) of a token. When tokens are fewer than
+// blocks, several blocks share one; else a block takes whole tokens, one after the other.
+struct Share {
+  int token;
+  int begin;
+  int end;
+};
+
+__device__ __forceinline__ Share share_of_block(const CombineParams& p) {
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks = static_cast<int>(gridDim.x);
   const int chunks = p.hidden / kChannelsPerThread;
-  return max(1, min(static_cast<int>(gridDim.x) / max(1, p.num_tokens), (chunks + 31) / 32));
+  if (2 * p.num_tokens > blocks) return {block, 0, chunks};
+  const int parts = min(divide_small(blocks, max(1, p.num_tokens)), (chunks + 31) / 32);
+  const int per_part = divide_small(chunks + parts - 1, parts);
+  const int token = divide_small(block, parts);
+  const int begin = (block - token * parts) * per_part;
+  return {token, begin, min(chunks, begin + per_part)};
 }
 
 // Thread k waits for the row of selection k.
@@ -48,11 +67,12 @@ __device__ __forceinline__ void wait_rows(const CombineParams& p, const LaunchSh
                                           CombineReceiveShared& shared, const Selection& selection,
                                           int token, bool count_wait) {
   const int k = threadIdx.x;
-  if (k >= p.num_topk) return;
+  if (k >= static_cast<int>(kMaxTopk)) return;
   shared.row[k] = nullptr;
+  if (k >= p.num_topk) return;
   const int64_t expert = selection.expert;
   if (expert < 0 || expert >= p.num_experts) return;
-  const int rank = static_cast<int>(expert) / p.experts_per_rank;
+  const int rank = divide_small(static_cast<int>(expert), p.experts_per_rank);
   if (is_masked(p.context, rank)) return;
   const uint64_t epoch = launch.epoch;
   const int slot = slot_of(epoch);
@@ -94,21 +114,22 @@ __device__ __forceinline__ void sum_plain(const CombineParams& p,
                                           const CombineReceiveShared& shared, int chunk,
                                           float (&sums)[kChannelsPerThread]) {
   for (int base = 0; base < p.num_topk; base += kRowsAtOnce) {
+    const uint8_t* rows[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) rows[i] = shared.row[base + i];
     uint4 words[kRowsAtOnce][2];
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
-      const int k = base + i;
-      if (k >= p.num_topk || shared.row[k] == nullptr) continue;
-      const uint4* row = reinterpret_cast<const uint4*>(shared.row[k]) + 2 * chunk;
+      if (rows[i] == nullptr) continue;
+      const uint4* row = reinterpret_cast<const uint4*>(rows[i]) + 2 * chunk;
       words[i][0] = load_stream(row);
       words[i][1] = load_stream(row + 1);
     }
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i) {
-      const int k = base + i;
-      if (k >= p.num_topk || shared.row[k] == nullptr) continue;
-      accumulate(words[i][0], shared.weight[k], sums);
-      accumulate(words[i][1], shared.weight[k], sums + 8);
+      if (rows[i] == nullptr) continue;
+      accumulate(words[i][0], shared.weight[base + i], sums);
+      accumulate(words[i][1], shared.weight[base + i], sums + 8);
     }
   }
 }
@@ -135,22 +156,18 @@ __device__ __forceinline__ void sum_logfmt(const CombineParams& p,
   }
 }
 
-// `selection` is that of the block's first token.
+// `selection` is that of the share's token.
 template <bool kLogfmt>
 __device__ void combine_receive(const CombineParams& p, const LaunchShared& launch,
-                                CombineReceiveShared& shared, Selection selection) {
+                                CombineReceiveShared& shared, const Share& share,
+                                Selection selection) {
   const int chunks = p.hidden / kChannelsPerThread;
-  const int blocks = static_cast<int>(gridDim.x);
-  const int num_parts = parts_of_token(p);
-  const int per_part = (chunks + num_parts - 1) / num_parts;
-  for (int unit = blockIdx.x; unit < p.num_tokens * num_parts; unit += blocks) {
-    const int token = unit / num_parts;
-    const int part = unit % num_parts;
-    wait_rows(p, launch, shared, selection, token, part == 0);
-    selection = load_selection<kLogfmt>(p, (unit + blocks) / num_parts);
+  const int stride = share.end - share.begin < chunks ? p.num_tokens : static_cast<int>(gridDim.x);
+  for (int token = share.token; token < p.num_tokens; token += stride) {
+    wait_rows(p, launch, shared, selection, token, share.begin == 0);
+    selection = load_selection<kLogfmt>(p, token + stride);
     __syncthreads();
-    const int end = min(chunks, (part + 1) * per_part);
-    for (int chunk = part * per_part + threadIdx.x; chunk < end; chunk += blockDim.x) {
+    for (int chunk = share.begin + threadIdx.x; chunk < share.end; chunk += blockDim.x) {
       float sums[kChannelsPerThread] = {};
       if constexpr (kLogfmt) {
         sum_logfmt(p, shared, chunk, sums);

@@ -30,19 +30,34 @@ __device__ __forceinline__ int count_of(int64_t range) {
   return static_cast<int>(range & 0xffffffff);
 }
 
-// One warp.
+// One warp. Nothing is stored between its loads, which would make them wait for each other.
 template <bool kLogfmt>
 __device__ __forceinline__ void load_sent_rows(const CombineParams& p, const SentRows& sent) {
   const int num_ranks = p.context.num_ranks;
   const bool skip_own = in_place<kLogfmt>(p, p.context.rank);
-  warp_exclusive_sum(sent.begins, p.experts_per_rank, [=](int expert) {
+  const auto rows_of = [=](int expert) {
     const int64_t* ranges = p.layout_range + expert * num_ranks;
     const int64_t last = __ldg(ranges + num_ranks - 1);
     const int64_t own = skip_own ? __ldg(ranges + p.context.rank) : 0;
+    return begin_of(last) + count_of(last) - count_of(own);
+  };
+  if (p.experts_per_rank <= 32) {
+    warp_exclusive_sum<1>(sent.begins, p.experts_per_rank, rows_of);
+  } else {
+    warp_exclusive_sum<8>(sent.begins, p.experts_per_rank, rows_of);
+  }
+}
+
+// Another warp.
+template <bool kLogfmt>
+__device__ __forceinline__ void load_own_rows(const CombineParams& p, const SentRows& sent) {
+  const bool skip_own = in_place<kLogfmt>(p, p.context.rank);
+  for (int expert = threadIdx.x % 32; expert < p.experts_per_rank; expert += 32) {
+    const int64_t own =
+        skip_own ? __ldg(p.layout_range + expert * p.context.num_ranks + p.context.rank) : 0;
     sent.own_begin[expert] = begin_of(own);
     sent.own_count[expert] = count_of(own);
-    return begin_of(last) + count_of(last) - count_of(own);
-  });
+  }
 }
 
 // Rows that a slot of the mirror has room for.

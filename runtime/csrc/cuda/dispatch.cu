@@ -8,41 +8,61 @@ namespace {
 
 constexpr int kDispatchThreads = 512;
 
+// Shared memory in front of the table of selections, which is read by vectors.
+__host__ __device__ constexpr uint64_t counted_words(int experts, int ranks, int local_experts) {
+  return uint64_t(experts) + ranks + 1 + local_experts;
+}
+__host__ __device__ constexpr uint64_t align_to_vector(uint64_t words) {
+  return (words + 3) / 4 * 4;
+}
+
 template <bool kFp8, bool kStaged>
 __global__ void __launch_bounds__(kDispatchThreads, 1)
     dispatch_kernel(const __grid_constant__ DispatchParams p) {
-  extern __shared__ int dynamic[];
-  int* counts = dynamic;                                                          // [L, R]
-  int* rows = counts + p.num_experts;                                             // [R + 1]
-  int* histogram = rows + p.context.num_ranks + 1;                                // [L]
-  uint32_t* table = reinterpret_cast<uint32_t*>(histogram + p.experts_per_rank);  // [T, K]
+  extern __shared__ __align__(16) int dynamic[];
+  int* counts = dynamic;                            // [L, R]
+  int* rows = counts + p.num_experts;               // [R + 1]
+  int* histogram = rows + p.context.num_ranks + 1;  // [L]
+  uint32_t* table = reinterpret_cast<uint32_t*>(    // [T, K]
+      dynamic +
+      align_to_vector(counted_words(p.num_experts, p.context.num_ranks, p.experts_per_rank)));
   __shared__ DispatchSendShared send;
   __shared__ LaunchShared launch;
 
   Counters* counters = p.context.counters;
+  // All that is known to be needed is asked for at once.
+  const bool stages = kStaged && (p.phases & kSend);
+  LoadedSelections selections = {};
+  if (stages) selections = load_selections(p, first_staged_token(p));
+  const int token = static_cast<int>(blockIdx.x);
+  Chunk chunk = {};
+  if (p.phases & kSend) chunk = load_chunk(p, token);
+  // The fence behind this takes a while: best in a block without a token, and not one that counts.
+  const int poster = min(p.num_tokens, static_cast<int>(gridDim.x) - 1);
+  const bool posts = blockIdx.x == poster && threadIdx.x >= blockDim.x - 32;
+  const uint64_t completed = posts ? completed_receives(*counters) : 0;
   begin_launch(p.context, p.layout, p.phases, &counters->dispatch_sends, p.op_epoch, p.timeout_ns,
                launch);
-  if constexpr (kStaged) {
-    if (p.phases & kSend) stage_selections(p, table);
-  }
+  if (stages) stage_selections(p, table, selections);
+  Encoded<kFp8> encoded = {};
+  if (p.phases & kSend) encoded = encode_chunk<kFp8>(p, token, chunk);
   __syncthreads();
 
-  if (blockIdx.x == gridDim.x - 1 && threadIdx.x >= blockDim.x - 32) {
-    post_acknowledgements(p.context, p.layout);
-  }
+  if (posts) post_acknowledgements(p.context, p.layout, completed);
   if (p.phases & kSend) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
       own_places(p)[0] = p.num_tokens;
       own_places(p)[1] = p.num_topk;
     }
     send_counts<kStaged>(p, send, launch, table, histogram);
-    send_rows<kFp8, kStaged>(p, send, launch, table);  // State: sent, once all blocks are here.
+    // State: sent, once all blocks are here.
+    send_rows<kFp8, kStaged>(p, send, launch, table, encoded);
   }
   if (p.phases & kReceive) {
     receive_counts(p, launch, counts, rows);
     __syncthreads();
     if (threadIdx.x >= blockDim.x - 32) {
-      warp_exclusive_sum(rows, p.context.num_ranks, [=](int rank) { return rows[rank]; });
+      warp_exclusive_sum<1>(rows, p.context.num_ranks, [=](int rank) { return rows[rank]; });
     }
     place_ranks(p, counts);
     __syncthreads();
@@ -58,7 +78,8 @@ __global__ void __launch_bounds__(kDispatchThreads, 1)
 }  // namespace
 
 uint64_t dispatch_shared_bytes(const LowLatencyLayout& layout) {
-  return sizeof(int) * (uint64_t{layout.num_experts} + layout.num_ranks + 1 + layout.local_experts);
+  return sizeof(int) *
+         align_to_vector(counted_words(layout.num_experts, layout.num_ranks, layout.local_experts));
 }
 
 cudaError_t prepare_dispatch(int shared_bytes) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "combine_in_place.cuh"
+#include "device/divide.cuh"
 #include "device/protocol.cuh"
 #include "device/quantize.cuh"
 #include "device/scan.cuh"
@@ -16,7 +17,8 @@ __device__ __forceinline__ void add_wait(const DispatchParams& p, int source, in
   atomicAdd(p.wait_stats + source, static_cast<unsigned long long>(clock64() - since));
 }
 
-// Every block learns all counts: `counts` [L, R], `rows` [R].
+// Every block learns all counts: `counts` [L, R], `rows` [R]. The last warps go first: the first
+// ones may still publish the block's own row.
 __device__ inline void receive_counts(const DispatchParams& p, const LaunchShared& launch,
                                       int* counts, int* rows) {
   const int num_ranks = p.context.num_ranks;
@@ -25,8 +27,8 @@ __device__ inline void receive_counts(const DispatchParams& p, const LaunchShare
   const uint64_t* words =
       word_at(p.context.local, p.layout.dispatch_count_at(slot_of(epoch), 0, 0));
   const auto arrived = [=](uint64_t word) { return has_tag(word, epoch); };
-  for (int i = threadIdx.x; i < num_ranks * per_rank; i += blockDim.x) {
-    const int source = i / per_rank;
+  for (int i = blockDim.x - 1 - threadIdx.x; i < num_ranks * per_rank; i += blockDim.x) {
+    const int source = divide_small(i, per_rank);
     const int expert = i - source * per_rank;
     const bool is_count = expert < p.experts_per_rank;
     int value = 0;
@@ -64,54 +66,80 @@ __device__ inline void place_ranks(const DispatchParams& p, int* counts) {
   }
 }
 
-// Where lane l's entry of a row goes; `row` is -1 in lanes without one.
+// 16-byte words of a row's payload, and how many columns of scales it has: fewer.
+template <bool kFp8>
+__device__ __forceinline__ int words_of_row(const DispatchParams& p) {
+  return p.hidden / (kFp8 ? 16 : 8);
+}
+template <bool kFp8>
+__device__ __forceinline__ int scale_columns(const DispatchParams& p) {
+  if (!kFp8) return 0;
+  return p.hidden / (p.use_ue8m0 ? 4 * kChannelsPerScale : kChannelsPerScale);
+}
+
+// Where a lane's entry of a row goes. What a warp writes there is addressed from these two numbers
+// alone: each store of a row takes few instructions, and there are many.
 struct Place {
-  int expert;
-  int row;  // among the rows of that expert
+  int row;         // of [L * R*M]; -1 in lanes without an entry
+  uint32_t scale;  // index of the first scale; the next ones are R*M further each
 };
 
-// Copies part `part` of `num_parts` of one arrived row, and its scales, to all its places. Scales
-// go to token-contiguous columns, as grouped GEMMs want them.
+// What a lane holds of a row at once: words `first`, `first + stride`, ... and the scales of the
+// same numbers.
+struct RowPass {
+  static constexpr int kWords = 4;
+  uint4 words[kWords];
+  uint32_t scales[kWords];
+};
+
 template <bool kFp8>
-__device__ __forceinline__ void scatter_row(const DispatchParams& p, const uint8_t* row,
-                                            const Place& place, int num_places, int part,
-                                            int num_parts) {
-  const int lane = threadIdx.x % 32;
-  const int stride = num_parts * 32;
-  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
+__device__ __forceinline__ void load_pass(const DispatchParams& p, const uint8_t* row, int first,
+                                          int stride, RowPass& pass) {
   const uint4* payload = reinterpret_cast<const uint4*>(row + p.layout.payload_offset);
   const uint8_t* inverses = row + p.layout.scales_offset;
-  const int words = p.hidden / (kFp8 ? 16 : 8);
-  const int columns =
-      !kFp8 ? 0 : p.hidden / (p.use_ue8m0 ? 4 * kChannelsPerScale : kChannelsPerScale);
-  constexpr int kUnroll = 4;
-  // There are fewer scales than words, so one pass over the words covers them.
-  for (int first = part * 32; first < words; first += stride * kUnroll) {
-    uint4 values[kUnroll];
-    uint32_t scales[kUnroll];
 #pragma unroll
-    for (int i = 0; i < kUnroll; ++i) {
-      const int word = first + i * stride + lane;
-      if (word < words) values[i] = load_stream(payload + word);
-      if (word < columns) {
-        scales[i] = p.use_ue8m0 ? pack_ue8m0(reinterpret_cast<const float4*>(inverses)[word])
-                                : reinterpret_cast<const uint32_t*>(inverses)[word];
+  for (int i = 0; i < RowPass::kWords; ++i) {
+    const int word = first + i * stride;
+    if (word < words_of_row<kFp8>(p)) pass.words[i] = load_stream(payload + word);
+    if (word < scale_columns<kFp8>(p)) {
+      pass.scales[i] = p.use_ue8m0 ? pack_ue8m0(reinterpret_cast<const float4*>(inverses)[word])
+                                   : reinterpret_cast<const uint32_t*>(inverses)[word];
+    }
+  }
+}
+
+// Scales go to token-contiguous columns, as grouped GEMMs want them.
+template <bool kFp8>
+__device__ __forceinline__ void store_pass(const DispatchParams& p, const Place& place,
+                                           int num_places, int first, int stride,
+                                           const RowPass& pass) {
+  const int rows_per_expert = p.context.num_ranks * p.max_tokens;
+  const int words = words_of_row<kFp8>(p);
+  const int columns = scale_columns<kFp8>(p);
+  uint8_t* rows = p.recv_x + static_cast<int64_t>(first) * sizeof(uint4);
+  asm("" : "+l"(rows));  // stays in registers: else each store begins with a load of p.recv_x
+#pragma unroll 2
+  for (int l = 0; l < num_places; ++l) {
+    const int place_row = __shfl_sync(0xffffffffu, place.row, l);
+    uint8_t* out = rows + static_cast<int64_t>(place_row) * (words * int{sizeof(uint4)});
+#pragma unroll
+    for (int i = 0; i < RowPass::kWords; ++i) {
+      if (place_row >= 0 && first + i * stride < words) {
+        store_stream(reinterpret_cast<uint4*>(out) + i * stride, pass.words[i]);
       }
     }
-    for (int l = 0; l < num_places; ++l) {
-      const int target_row = __shfl_sync(0xffffffffu, place.row, l);
-      const int expert = __shfl_sync(0xffffffffu, place.expert, l);
-      if (target_row < 0) continue;
-      uint4* out = reinterpret_cast<uint4*>(p.recv_x) +
-                   (static_cast<int64_t>(expert) * rows_per_expert + target_row) * words;
-      uint32_t* out_scales = static_cast<uint32_t*>(p.scales) +
-                             static_cast<int64_t>(expert) * columns * rows_per_expert + target_row;
+  }
+  if (first - static_cast<int>(threadIdx.x % 32) >= columns) return;
+  uint32_t* const scales =
+      static_cast<uint32_t*>(p.scales) + static_cast<int64_t>(first) * rows_per_expert;
+#pragma unroll 1
+  for (int l = 0; l < num_places; ++l) {
+    const int place_row = __shfl_sync(0xffffffffu, place.row, l);
+    const uint32_t place_scale = __shfl_sync(0xffffffffu, place.scale, l);
 #pragma unroll
-      for (int i = 0; i < kUnroll; ++i) {
-        const int word = first + i * stride + lane;
-        if (word < words) store_stream(out + word, values[i]);
-        if (word < columns) out_scales[static_cast<int64_t>(word) * rows_per_expert] = scales[i];
-      }
+    for (int i = 0; i < RowPass::kWords; ++i) {
+      if (place_row < 0 || first + i * stride >= columns) break;
+      scales[place_scale + static_cast<int64_t>(i * stride) * rows_per_expert] = pass.scales[i];
     }
   }
 }
@@ -137,18 +165,27 @@ __device__ inline void receive_row(const DispatchParams& p, const LaunchShared& 
   }
   if (!__shfl_sync(0xffffffffu, arrived, 0)) return;
   __syncwarp();  // a shuffle passes values, not lane 0's acquire
-  // The entry is read beside the count that says whether it is one: rows have room for all lanes.
+  // One trip to memory for all there is of the row. The entry is read beside the count that says
+  // whether it is one: rows have room for all lanes.
   const uint2 head = *reinterpret_cast<const uint2*>(row + 8);
   const uint64_t entry = lane < p.layout.topk_capacity
                              ? reinterpret_cast<const uint64_t*>(row + p.layout.route_offset)[lane]
                              : 0xffffu;
+  const int stride = 32 * num_parts;
+  int first = part * 32 + lane;
+  RowPass pass;
+  load_pass<kFp8>(p, row, first, stride, pass);
   const int num_places = static_cast<int>(head.y);
   const int expert = static_cast<int>(entry & 0xffffu);
-  Place place = {expert, -1};
+  Place place = {-1, 0};
   if (lane < num_places && expert != 0xffff) {
-    place.row = begins[expert * p.context.num_ranks + source] + static_cast<int>(entry >> 32);
+    const int in_expert =
+        begins[expert * p.context.num_ranks + source] + static_cast<int>(entry >> 32);
+    const int at = expert * rows_per_expert + in_expert;
+    // 32 bits: so many scales belong to 500 GB of rows.
+    place = {at,
+             static_cast<uint32_t>(expert * scale_columns<kFp8>(p)) * rows_per_expert + in_expert};
     if (part == 0) {
-      const int at = expert * rows_per_expert + place.row;
       p.src_info[at] = static_cast<int>(head.x);
       // The combine needs the source rank and the place in the top-k row to answer.
       const int k = static_cast<int>((entry >> 16) & 0xffu);
@@ -158,7 +195,12 @@ __device__ inline void receive_row(const DispatchParams& p, const LaunchShared& 
       }
     }
   }
-  scatter_row<kFp8>(p, row, place, num_places, part, num_parts);
+  while (true) {
+    store_pass<kFp8>(p, place, num_places, first, stride, pass);
+    first += RowPass::kWords * stride;
+    if (first - lane >= words_of_row<kFp8>(p)) break;
+    load_pass<kFp8>(p, row, first, stride, pass);
+  }
 }
 
 template <bool kFp8>
@@ -168,12 +210,13 @@ __device__ void receive_rows(const DispatchParams& p, const LaunchShared& launch
   const int warp = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
   const int num_rows = row_begins[p.context.num_ranks];
   if (num_rows == 0) return;
-  const int warps_of_words = (p.hidden / (kFp8 ? 16 : 8) + 31) / 32;
-  const int num_parts = max(1, min(num_warps / num_rows, warps_of_words));
+  const int warps_of_words = (words_of_row<kFp8>(p) + 31) / 32;
+  const int num_parts = max(1, min(divide_small(num_warps, num_rows), warps_of_words));
   for (int unit = warp; unit < num_rows * num_parts; unit += num_warps) {
-    const int row = unit / num_parts;
+    // Rows have parts only where they are fewer than warps.
+    const int row = num_parts > 1 ? divide_small(unit, num_parts) : unit;
     const int source = find_segment(row_begins, p.context.num_ranks, row);
-    receive_row<kFp8>(p, launch, begins, source, row - row_begins[source], unit % num_parts,
+    receive_row<kFp8>(p, launch, begins, source, row - row_begins[source], unit - row * num_parts,
                       num_parts);
   }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "combine_in_place.cuh"
+#include "device/divide.cuh"
 #include "device/protocol.cuh"
 #include "device/quantize.cuh"
 #include "dispatch.hpp"
@@ -40,9 +41,9 @@ __device__ __forceinline__ bool is_first_of_rank(uint32_t selection) {
   return selection != kNothing && (selection & kFirstOfRank) != 0;
 }
 
-// Without its first bit.
-__device__ __forceinline__ uint32_t read_selection(const DispatchParams& p, int entry) {
-  const int64_t expert = p.topk_idx[entry];
+// The word of topk_idx[entry], without its first bit.
+__device__ __forceinline__ uint32_t selection_of(const DispatchParams& p, int entry,
+                                                 int64_t expert) {
   if (expert < 0 || expert >= p.num_experts) {
     if (expert != -1) {
       record_problem(p.context, Problem::kExpertOutOfRange,
@@ -52,35 +53,74 @@ __device__ __forceinline__ uint32_t read_selection(const DispatchParams& p, int 
     }
     return kNothing;
   }
-  const uint32_t rank = static_cast<uint32_t>(expert) / p.experts_per_rank;
+  const uint32_t rank = divide_small(static_cast<int>(expert), p.experts_per_rank);
   if (is_masked(p.context, rank)) return kNothing;
   return rank << 16 | static_cast<uint32_t>(expert);
 }
 
-// Every block reads the whole of topk_idx, once and in parallel.
-__device__ __forceinline__ void stage_selections(const DispatchParams& p, uint32_t* table) {
+// Every block reads the whole of topk_idx, once and in parallel: a warp takes as many tokens as
+// have room in its lanes, so that it sees all of a token's selections.
+__device__ __forceinline__ int tokens_of_warp(const DispatchParams& p) {
+  return divide_small(32, p.num_topk);
+}
+
+// The last warps take the first tokens: they have the least of a row to encode.
+__device__ __forceinline__ int first_staged_token(const DispatchParams& p) {
+  return static_cast<int>((blockDim.x - 1 - threadIdx.x) / 32) * tokens_of_warp(p);
+}
+
+__device__ __forceinline__ int staged_stride(const DispatchParams& p) {
+  return static_cast<int>(blockDim.x / 32) * tokens_of_warp(p);
+}
+
+// Entries of two passes, whose trips to memory overlap.
+struct LoadedSelections {
+  static constexpr int kPasses = 2;
+  int64_t experts[kPasses];
+};
+
+__device__ __forceinline__ LoadedSelections load_selections(const DispatchParams& p, int first) {
+  LoadedSelections loaded = {};
   const int lane = threadIdx.x % 32;
-  const int tokens_at_once = 32 / p.num_topk;  // a warp sees all of a token's selections
-  const int stride = static_cast<int>(blockDim.x / 32) * tokens_at_once;
-  const int in_group = lane / p.num_topk;
-  for (int first = threadIdx.x / 32 * tokens_at_once; first < p.num_tokens; first += stride) {
-    const int token = first + in_group;
-    const bool valid = in_group < tokens_at_once && token < p.num_tokens;
-    const int entry = first * p.num_topk + lane;
-    const uint32_t selection = valid ? read_selection(p, entry) : kNothing;
-    const uint32_t same = __match_any_sync(0xffffffffu, in_group << 16 | rank_of(selection));
-    if (!valid) continue;
-    const bool is_first = selection != kNothing && __ffs(same) - 1 == lane;
-    table[entry] = is_first ? selection | kFirstOfRank : selection;
+#pragma unroll
+  for (int i = 0; i < LoadedSelections::kPasses; ++i) {
+    const int entry = (first + i * staged_stride(p)) * p.num_topk + lane;
+    if (entry < p.num_tokens * p.num_topk) loaded.experts[i] = p.topk_idx[entry];
+  }
+  return loaded;
+}
+
+// `loaded` is what load_selections gave for first_staged_token.
+__device__ __forceinline__ void stage_selections(const DispatchParams& p, uint32_t* table,
+                                                 LoadedSelections loaded) {
+  const int lane = threadIdx.x % 32;
+  const int in_group = divide_small(lane, p.num_topk);
+  for (int first = first_staged_token(p); first < p.num_tokens;) {
+#pragma unroll
+    for (int i = 0; i < LoadedSelections::kPasses; ++i) {
+      const int begin = first + i * staged_stride(p);
+      if (begin >= p.num_tokens) break;
+      const int entry = begin * p.num_topk + lane;
+      const bool valid = in_group < tokens_of_warp(p) && begin + in_group < p.num_tokens;
+      const uint32_t selection = valid ? selection_of(p, entry, loaded.experts[i]) : kNothing;
+      const uint32_t same = __match_any_sync(0xffffffffu, in_group << 16 | rank_of(selection));
+      if (!valid) continue;
+      const bool is_first = selection != kNothing && __ffs(same) - 1 == lane;
+      table[entry] = is_first ? selection | kFirstOfRank : selection;
+    }
+    first += LoadedSelections::kPasses * staged_stride(p);
+    if (first < p.num_tokens) loaded = load_selections(p, first);
   }
 }
 
 // Where topk_idx does not fit into shared memory: selections are read where they are needed.
 __device__ __noinline__ inline uint32_t read_marked_selection(const DispatchParams& p, int entry) {
-  const uint32_t selection = read_selection(p, entry);
+  const uint32_t selection = selection_of(p, entry, p.topk_idx[entry]);
   if (selection == kNothing) return kNothing;
   for (int other = entry / p.num_topk * p.num_topk; other < entry; ++other) {
-    if (rank_of(read_selection(p, other)) == rank_of(selection)) return selection;
+    if (rank_of(selection_of(p, other, p.topk_idx[other])) == rank_of(selection)) {
+      return selection;
+    }
   }
   return selection | kFirstOfRank;
 }
@@ -122,12 +162,25 @@ struct Earlier {
 template <bool kStaged>
 __device__ __forceinline__ Earlier count_earlier(const DispatchParams& p, const uint32_t* table,
                                                  uint32_t own, int end) {
+  const int lane = threadIdx.x % 32;
   Earlier earlier = {0, 0};
-#pragma unroll 4
-  for (int entry = threadIdx.x % 32; entry < end; entry += 32) {
-    const uint32_t other = selection_at<kStaged>(p, table, entry);
+  const auto add = [&](uint32_t other) {
     earlier.same_expert += ((other ^ own) & ~kFirstOfRank) == 0;
-    earlier.same_rank += is_first_of_rank(other) && rank_of(other) == rank_of(own);
+    earlier.same_rank += other >> 16 == (own | kFirstOfRank) >> 16;  // never kNothing's
+  };
+  if constexpr (kStaged) {
+    const uint4* fours = reinterpret_cast<const uint4*>(table);
+#pragma unroll 2
+    for (int i = lane; i < end / 4; i += 32) {
+      const uint4 four = fours[i];
+      add(four.x);
+      add(four.y);
+      add(four.z);
+      add(four.w);
+    }
+    if (lane < end % 4) add(table[end / 4 * 4 + lane]);
+  } else {
+    for (int entry = lane; entry < end; entry += 32) add(read_marked_selection(p, entry));
   }
   return {static_cast<int>(__reduce_add_sync(0xffffffffu, earlier.same_expert)),
           static_cast<int>(__reduce_add_sync(0xffffffffu, earlier.same_rank))};
@@ -182,33 +235,86 @@ __device__ __forceinline__ void address_row(const DispatchParams& p, DispatchSen
   if (!own_row) own_places(p)[own_place_at(p, token, k)] = -1;
 }
 
+// Sixteen channels of a BF16 row.
+struct Chunk {
+  uint4 low;
+  uint4 high;
+};
+
+__device__ __forceinline__ Chunk chunk_at(const DispatchParams& p, int token, int chunk) {
+  const uint4* row = p.x + static_cast<int64_t>(token) * (p.hidden / 8);
+  return {load_stream(row + 2 * chunk), load_stream(row + 2 * chunk + 1)};
+}
+
+// Whether this thread has a part of the token's row.
+__device__ __forceinline__ bool has_chunk(const DispatchParams& p, int token) {
+  return token < p.num_tokens && static_cast<int>(threadIdx.x) < p.hidden / kChannelsPerThread;
+}
+
+// Its first part, if there is one.
+__device__ __forceinline__ Chunk load_chunk(const DispatchParams& p, int token) {
+  return has_chunk(p, token) ? chunk_at(p, token, threadIdx.x) : Chunk{};
+}
+
+// A chunk as it travels.
+template <bool kFp8>
+struct Encoded {
+  uint4 words[kFp8 ? 1 : 2];
+  float inverse;  // of the eight neighbours' scale
+};
+
+// The eight neighbouring lanes that share a scale call together.
+template <bool kFp8>
+__device__ __forceinline__ Encoded<kFp8> encode(const DispatchParams& p, const Chunk& chunk) {
+  Encoded<kFp8> encoded;
+  if constexpr (kFp8) {
+    encoded.inverse = quantize_chunk(chunk.low, chunk.high, p.round_scale, encoded.words[0]);
+  } else {
+    encoded = {{chunk.low, chunk.high}, 0.0f};
+  }
+  return encoded;
+}
+
+// What load_chunk gave.
+template <bool kFp8>
+__device__ __forceinline__ Encoded<kFp8> encode_chunk(const DispatchParams& p, int token,
+                                                      const Chunk& chunk) {
+  return has_chunk(p, token) ? encode<kFp8>(p, chunk) : Encoded<kFp8>{};
+}
+
+// Selections of the token that may have a row, one bit each. All lanes of a warp.
+template <bool kStaged>
+__device__ __forceinline__ uint32_t rows_of_token(const DispatchParams& p, const uint32_t* table,
+                                                  int token) {
+  const int lane = threadIdx.x % 32;
+  if constexpr (kStaged) {
+    return __ballot_sync(0xffffffffu,
+                         lane < p.num_topk && is_first_of_rank(table[token * p.num_topk + lane]));
+  }
+  return 0xffffffffu >> (32 - p.num_topk);
+}
+
+// `rows` are the selections that may have a row, `encoded` this thread's first part of it.
 template <bool kFp8>
 __device__ __forceinline__ void store_row(const DispatchParams& p, DispatchSendShared& shared,
-                                          const uint4* source, uint4 first, uint4 second) {
+                                          int token, uint32_t rows, Encoded<kFp8> encoded) {
   for (int chunk = threadIdx.x; chunk < p.hidden / kChannelsPerThread; chunk += blockDim.x) {
     if (chunk != static_cast<int>(threadIdx.x)) {
-      first = load_stream(source + 2 * chunk);
-      second = load_stream(source + 2 * chunk + 1);
+      encoded = encode<kFp8>(p, chunk_at(p, token, chunk));
     }
-    if constexpr (kFp8) {
-      uint4 packed;
-      const float inverse = quantize_chunk(first, second, p.round_scale, packed);
-      for (int k = 0; k < p.num_topk; ++k) {
-        uint8_t* row = shared.target[k].row;
-        if (row == nullptr) continue;
-        store_stream(reinterpret_cast<uint4*>(row + p.layout.payload_offset) + chunk, packed);
+    for (uint32_t left = rows; left != 0; left &= left - 1) {
+      uint8_t* row = shared.target[__ffs(left) - 1].row;
+      if (row == nullptr) continue;
+      uint4* out = reinterpret_cast<uint4*>(row + p.layout.payload_offset);
+      if constexpr (kFp8) {
+        store_stream(out + chunk, encoded.words[0]);
         if (chunk % kThreadsPerScale == 0) {
           reinterpret_cast<float*>(row + p.layout.scales_offset)[chunk / kThreadsPerScale] =
-              inverse;
+              encoded.inverse;
         }
-      }
-    } else {
-      for (int k = 0; k < p.num_topk; ++k) {
-        uint8_t* row = shared.target[k].row;
-        if (row == nullptr) continue;
-        uint4* out = reinterpret_cast<uint4*>(row + p.layout.payload_offset) + 2 * chunk;
-        store_stream(out, first);
-        store_stream(out + 1, second);
+      } else {
+        store_stream(out + 2 * chunk, encoded.words[0]);
+        store_stream(out + 2 * chunk + 1, encoded.words[1]);
       }
     }
   }
@@ -241,23 +347,21 @@ __device__ __forceinline__ void publish_rows(const DispatchParams& p,
   }
 }
 
+// `encoded` is this thread's part of the block's first token.
 template <bool kFp8, bool kStaged>
 __device__ void send_rows(const DispatchParams& p, DispatchSendShared& shared,
-                          const LaunchShared& launch, const uint32_t* table) {
-  const int row_words = p.hidden / 8;  // 16-byte words of a BF16 row
+                          const LaunchShared& launch, const uint32_t* table,
+                          Encoded<kFp8> encoded) {
   for (int token = blockIdx.x; token < p.num_tokens; token += gridDim.x) {
-    const uint4* source = p.x + static_cast<int64_t>(token) * row_words;
-    uint4 first = {};
-    uint4 second = {};
-    if (threadIdx.x < p.hidden / kChannelsPerThread) {
-      first = load_stream(source + 2 * threadIdx.x);
-      second = load_stream(source + 2 * threadIdx.x + 1);
-    }
+    const bool is_first = token == static_cast<int>(blockIdx.x);
+    const Chunk chunk = is_first ? Chunk{} : load_chunk(p, token);
+    const uint32_t rows = rows_of_token<kStaged>(p, table, token);
     for (int k = threadIdx.x / 32; k < p.num_topk; k += blockDim.x / 32) {
       address_row<kStaged>(p, shared, launch, table, token, k);
     }
+    if (!is_first) encoded = encode_chunk<kFp8>(p, token, chunk);
     __syncthreads();
-    store_row<kFp8>(p, shared, source, first, second);
+    store_row<kFp8>(p, shared, token, rows, encoded);
     __syncthreads();
     publish_rows<kFp8>(p, shared, launch.epoch);
     if (token + static_cast<int>(gridDim.x) < p.num_tokens) __syncthreads();
@@ -272,6 +376,7 @@ __device__ inline void send_counts(const DispatchParams& p, DispatchSendShared& 
   const uint64_t epoch = launch.epoch;
   const int slot = slot_of(epoch);
   for (int peer = gridDim.x - 1 - blockIdx.x; peer < p.context.num_ranks; peer += gridDim.x) {
+#pragma unroll 1
     for (int e = threadIdx.x; e < p.experts_per_rank; e += blockDim.x) histogram[e] = 0;
     if (threadIdx.x == 0) {
       shared.rows = 0;

@@ -59,12 +59,13 @@ __device__ __forceinline__ uint64_t ticket_share() {
 }
 
 // Different threads fetch what every phase needs, so that the trips to memory overlap; the caller
-// synchronises the block.
+// synchronises the block. Not the first warps, which have first of all else there is to load.
+constexpr int kLaunchThread = 8 * 32;
 __device__ __forceinline__ void begin_launch(const DeviceContext& context,
                                              const LowLatencyLayout& layout, int phases,
                                              uint64_t* sends, uint64_t* op_epoch,
                                              uint64_t timeout_ns, LaunchShared& shared) {
-  const int thread = threadIdx.x;
+  const int thread = static_cast<int>(threadIdx.x) - kLaunchThread;
   if (thread == 0) {
     if (phases & kSend) {
       shared.epoch = load_relaxed_gpu(sends) / kTicket + 1;
@@ -93,13 +94,14 @@ __device__ __forceinline__ uint64_t completed_receives(const Counters& counters)
   return packed;
 }
 
-// One warp tells every peer which of our slots have been read. Posted by every launch, changed or
-// not, because a caller may recover from a fault by zero-filling symmetric memory.
+// One warp tells every peer which of our slots have been read, as completed_receives said when the
+// launch began. Posted by every launch, changed or not, because a caller may recover from a fault
+// by zero-filling symmetric memory.
 __device__ inline void post_acknowledgements(const DeviceContext& context,
-                                             const LowLatencyLayout& layout) {
-  const uint64_t completed = completed_receives(*context.counters);
+                                             const LowLatencyLayout& layout, uint64_t completed) {
   const uint64_t offset = layout.ack_at(context.rank);
   __threadfence_system();  // one fence orders the stores to all peers
+#pragma unroll 1
   for (int peer = threadIdx.x % 32; peer < context.num_ranks; peer += 32) {
     if constexpr (kMayPut) {
       if (only_by_put(context, peer)) {
@@ -119,17 +121,25 @@ __device__ __forceinline__ bool acknowledged(uint64_t word, Kind kind, uint64_t 
   return static_cast<int16_t>(ahead) >= 0;
 }
 
-// Waits until `peer` has read what we sent it two operations ago.
-__device__ __forceinline__ bool wait_slot_free(const DeviceContext& context,
-                                               const LowLatencyLayout& layout,
-                                               const LaunchShared& launch, Kind kind, int peer,
-                                               Phase phase) {
-  if (peer < kInlinePeers && acknowledged(launch.acks[peer], kind, launch.epoch)) return true;
+__device__ __noinline__ inline bool wait_acknowledged(const DeviceContext& context,
+                                                      const LowLatencyLayout& layout,
+                                                      const LaunchShared& launch, Kind kind,
+                                                      int peer, Phase phase) {
   const uint64_t epoch = launch.epoch;
   uint64_t word;
   return wait_word(context, word_at(context.local, layout.ack_at(peer)), launch.timing.start_ns,
                    launch.timing.deadline_ns, WaitSite{phase, peer, -1, -1}, word,
                    [=](uint64_t value) { return acknowledged(value, kind, epoch); });
+}
+
+// Waits until `peer` has read what we sent it two operations ago. It has, as a rule: the wait
+// itself stays out of the code that runs.
+__device__ __forceinline__ bool wait_slot_free(const DeviceContext& context,
+                                               const LowLatencyLayout& layout,
+                                               const LaunchShared& launch, Kind kind, int peer,
+                                               Phase phase) {
+  if (peer < kInlinePeers && acknowledged(launch.acks[peer], kind, launch.epoch)) return true;
+  return wait_acknowledged(context, layout, launch, kind, peer, phase);
 }
 
 }  // namespace ep_runtime

@@ -4,33 +4,39 @@
 namespace ep_runtime {
 
 // Exclusive prefix sums of count(0) ... count(n-1) into begins[0..n), and their total into
-// begins[n]. All lanes of one warp call together. Counts may come from memory: those of kAtOnce
-// groups of 32 are asked for before the first is needed.
-template <typename Count>
+// begins[n]; n is at least 1. All lanes of one warp call together; a lane adds up kPerLane
+// neighbours, so that 32 * kPerLane counts take one round of shuffles. `count` may read memory: it
+// is called for all of a lane's counts before one is used, without a branch, so that its loads do
+// not wait for each other. It must not store anything for the same reason.
+template <int kPerLane, typename Count>
 __device__ __forceinline__ void warp_exclusive_sum(int* begins, int n, Count count) {
-  constexpr int kAtOnce = 8;
   const int lane = threadIdx.x % 32;
   int carry = 0;
-  for (int first = 0; first < n; first += 32 * kAtOnce) {
-    int own[kAtOnce];
+#pragma unroll 1
+  for (int first = 0; first < n; first += 32 * kPerLane) {
+    const int base = first + lane * kPerLane;
+    int own[kPerLane];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int index = first + 32 * i + lane;
-      own[i] = index < n ? count(index) : 0;
+    for (int i = 0; i < kPerLane; ++i) own[i] = count(min(base + i, n - 1));
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (base + i >= n) own[i] = 0;
+      sum += own[i];
     }
+    int up_to = sum;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (first + 32 * i >= n) break;
-      int sum = own[i];
-#pragma unroll
-      for (int offset = 1; offset < 32; offset *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, sum, offset);
-        if (lane >= offset) sum += other;
-      }
-      const int index = first + 32 * i + lane;
-      if (index < n) begins[index] = carry + sum - own[i];
-      carry += __shfl_sync(0xffffffffu, sum, 31);
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, up_to, offset);
+      if (lane >= offset) up_to += other;
     }
+    int begin = carry + up_to - sum;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (base + i < n) begins[base + i] = begin;
+      begin += own[i];
+    }
+    carry += __shfl_sync(0xffffffffu, up_to, 31);
   }
   if (lane == 0) begins[n] = carry;
 }
