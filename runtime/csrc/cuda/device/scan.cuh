@@ -18,6 +18,7 @@ __device__ __forceinline__ void warp_exclusive_sum(int* begins, int n, Count cou
     int own[kPerLane];
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) own[i] = count(min(base + i, n - 1));
+    __syncwarp();  // `begins` may be what `count` reads, and other lanes read the last one, too
     int sum = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
