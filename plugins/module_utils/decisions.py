@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Optional
 
-from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import modprobe
+from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
+    initramfs,
+    modprobe,
+)
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host.modprobe import (
     OPTIONS_FILE,
 )
@@ -232,11 +235,14 @@ def unsigned_modules(facts: Dict[str, Any]) -> List[str]:
 
 
 def stale_images(facts: Dict[str, Any]) -> List[str]:
-    """One sentence for each image whose options a boot would take although they are not right."""
+    """One sentence for each image whose options a boot would take although they are not right.
+
+    The next boot's, that is; those of all kernels where nothing tells which one it takes.
+    """
     return [
         f"kernel {item['kernel']}: {item['path']} ({item['evidence']})"
-        for item in facts["initramfs"]
-        if item["state"] == "stale"
+        for item in initramfs.boots_next(facts["initramfs"], facts["kernel"]["next"])
+        if item["state"] == initramfs.STALE
     ]
 
 

@@ -16,6 +16,14 @@ description:
     build fails, when the new image does not hold the options, or when the file system is full,
     the old image stays and the module fails with the kernel's release.
 options:
+  kernels:
+    description:
+      - Whose images are rebuilt. V(all) installed kernels' or only that of the kernel which boots
+        V(next), as GRUB's settings and the kernels in C(/boot) tell it.
+      - With V(next) the module fails where that cannot be told.
+    type: str
+    choices: [all, next]
+    default: all
   require_options:
     description: Hold the options of an image to be needed even without C(nvidia.ko) in it.
     type: bool
@@ -44,11 +52,17 @@ author:
 EXAMPLES = r"""
 - name: Rebuild what is stale
   epfleet.expert_parallel.initramfs_rebuild:
+
+- name: Rebuild the image of the next boot only, if it is stale
+  epfleet.expert_parallel.initramfs_rebuild:
+    kernels: next
 """
 
 RETURN = r"""
 images:
-  description: The images with C(kernel), C(path), C(tool), C(state) and C(evidence), afterwards.
+  description:
+    - The images with C(kernel), C(path), C(tool), C(state) and C(evidence), afterwards. Those of
+      O(kernels) only.
   returned: always
   type: list
   elements: dict
@@ -59,10 +73,11 @@ rebuilt:
   elements: str
 """
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
+    bootkernel,
     initramfs,
     modprobe,
 )
@@ -74,6 +89,11 @@ from ansible_collections.epfleet.expert_parallel.plugins.module_utils.rebuild im
     rebuild,
 )
 
+_NO_NEXT = (
+    "Which kernel boots next cannot be told ({evidence}), so no image was rebuilt. Have all of them"
+    " rebuilt (initramfs_kernels: all), or name the kernel in GRUB's default."
+)
+
 
 def _describe(images: List[Dict[str, Any]]) -> str:
     return "".join(f"{item['path']}: {item['state']} ({item['evidence']})\n" for item in images)
@@ -83,6 +103,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
+            "kernels": {"choices": ["all", "next"], "default": "all"},
             "require_options": {"type": "bool", "default": False},
             "planned_options": {"type": "dict"},
         },
@@ -92,7 +113,17 @@ def main() -> None:
     driver = modprobe.driver_module(modprobe.config_files(host))
     require = module.params["require_options"]
     planned = module.params["planned_options"] if module.check_mode else None
-    before = initramfs.facts(host, driver, require, planned)
+    following = {"release": None, "evidence": None}
+    if module.params["kernels"] == "next":
+        following = bootkernel.next_boot(host)
+        if following["release"] is None:
+            module.fail_json(msg=_NO_NEXT.format(**following), images=[], rebuilt=[])
+
+    def images(planned: Optional[Dict[str, str]] = None) -> List[Dict[str, Any]]:
+        found = initramfs.facts(host, driver, require, planned)
+        return initramfs.boots_next(found, following)
+
+    before = images(planned)
     stale = [item for item in before if item["state"] == initramfs.STALE]
     after = before
     if stale and module.check_mode:
@@ -107,10 +138,8 @@ def main() -> None:
             for item in stale:
                 rebuild(host, item, driver, require, module.run_command)
         except RebuildError as error:
-            module.fail_json(
-                msg=str(error), images=initramfs.facts(host, driver, require), rebuilt=[]
-            )
-        after = initramfs.facts(host, driver, require)
+            module.fail_json(msg=str(error), images=images(), rebuilt=[])
+        after = images()
     module.exit_json(
         changed=bool(stale),
         images=after,

@@ -287,3 +287,17 @@ def test_stale_images_are_told_by_kernel(tmp_path):
     )
     (sentence,) = decisions.stale_images(found)
     assert sentence.startswith(f"kernel {KERNEL}: /boot/initrd.img-{KERNEL} (")
+
+
+def test_only_the_image_of_the_next_boot_keeps_from_it(tmp_path):
+    older = "6.1.0-9-amd64"
+    trees = [kernel(), kernel(older), {OUR_FILE: CONTENT}]
+    trees += [{f"boot/vmlinuz-{name}": "" for name in (KERNEL, older)}]
+    stale, current = image(True, None), image(True, CONTENT)
+    images = {f"boot/initrd.img-{KERNEL}": current, f"boot/initrd.img-{older}": stale}
+    assert decisions.stale_images(gather(tmp_path / "newest", *trees, images)) == []
+    grub = {"boot/grub/grubenv": f"next_entry=Debian, with Linux {older}\n"}
+    (sentence,) = decisions.stale_images(gather(tmp_path / "older", *trees, images, grub))
+    assert sentence.startswith(f"kernel {older}: ")
+    grub = {"boot/grub/grubenv": "next_entry=3\n"}
+    assert len(decisions.stale_images(gather(tmp_path / "unknown", *trees, images, grub))) == 1

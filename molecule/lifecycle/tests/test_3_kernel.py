@@ -51,3 +51,31 @@ def test_the_new_image_holds_the_options(host, upgraded):
 
 def test_and_then_nothing_changes(upgraded):
     assert Run("site", limit=NAMES[0]).changes == []
+
+
+@pytest.fixture(scope="module")
+def next_only(host, upgraded):
+    """Other options, put into the image of the next boot alone; and then into all."""
+    dwords = {"PeerMappingOverride": 1, "EpfleetNext": 1}
+    run = Run(
+        "site",
+        limit=NAMES[0],
+        initramfs_kernels="next",
+        nvidia_driver_registry_dwords=dwords,
+    )
+    images = {kernel: inside_image(host, kernel)[0] for kernel in kernels(host)}
+    return run, images, Run("site", limit=NAMES[0])
+
+
+def test_the_image_of_the_next_boot_alone_can_be_rebuilt(host, next_only):
+    run, images, _back = next_only
+    assert run.status == 0, run.output[-3000:]
+    assert {kernel for kernel, line in images.items() if "EpfleetNext=1" in line} == {newest(host)}
+
+
+def test_and_all_of_them_again(host, next_only):
+    _run, _images, back = next_only
+    assert back.status == 0, back.output[-3000:]
+    for kernel in kernels(host):
+        assert LINE.split()[2] in inside_image(host, kernel)[0]
+        assert "EpfleetNext" not in inside_image(host, kernel)[0]

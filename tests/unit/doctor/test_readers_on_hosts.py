@@ -134,6 +134,14 @@ def test_the_kernel_that_boots_next(tmp_path):
     assert found["release"] == RHEL_9.older_kernel
     assert found["evidence"] == f"/boot/grub2/grubenv: saved_entry={entry}"
 
+    tree.files["boot/grub2/grubenv"] += f"next_entry=123-{RHEL_9.kernel}\n"
+    found = gather(tree, tmp_path / "once")["kernel"]["next"]
+    assert found["release"] == RHEL_9.kernel
+    assert found["evidence"] == f"/boot/grub2/grubenv: next_entry=123-{RHEL_9.kernel}"
+    tree.files["boot/grub2/grubenv"] = "next_entry=2\n"
+    found = gather(tree, tmp_path / "number")["kernel"]["next"]
+    assert found == {"release": None, "evidence": "/boot/grub2/grubenv: next_entry=2"}
+
     tree = Tree(DEBIAN_12)
     tree.files["etc/default/grub"] = "GRUB_DEFAULT=4\n"
     assert gather(tree, tmp_path / "c")["kernel"]["next"]["release"] is None

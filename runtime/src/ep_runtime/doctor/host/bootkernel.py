@@ -39,7 +39,12 @@ def bootable(host: HostRoot) -> List[str]:
 def next_boot(host: HostRoot) -> Dict[str, Optional[str]]:
     """``release`` (null when it cannot be told) and the ``evidence`` for it."""
     releases = bootable(host)
-    saved, where = _saved_entry(host)
+    # One boot's choice (grub-reboot) goes before the default, whatever that is.
+    once, where = _entry(host, "next_entry")
+    if once:
+        said = f"{where}: next_entry={once}"
+        return {"release": _release_of(host, once, releases), "evidence": said}
+    saved, where = _entry(host, "saved_entry")
     default = _grub_default(host)
     if saved and (default in (None, "saved")):
         release = _release_of(host, saved, releases)
@@ -54,11 +59,13 @@ def next_boot(host: HostRoot) -> Dict[str, Optional[str]]:
     return {"release": None, "evidence": f"{_DEFAULTS}: GRUB_DEFAULT={default}"}
 
 
-def _saved_entry(host: HostRoot) -> Tuple[Optional[str], Optional[str]]:
+def _entry(host: HostRoot, name: str) -> Tuple[Optional[str], Optional[str]]:
+    """The menu entry in GRUB's variable ``name``, and the file that holds it."""
     for path in _ENVIRONMENTS:
         for line in (host.text(path) or "").splitlines():
-            if line.startswith("saved_entry=") and line[12:].strip():
-                return line[12:].strip(), path
+            found, _equals, value = line.partition("=")
+            if found == name and value.strip():
+                return value.strip(), path
     return None, None
 
 

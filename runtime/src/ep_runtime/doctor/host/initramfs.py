@@ -96,6 +96,17 @@ def facts(
     return entries
 
 
+def boots_next(
+    entries: List[Dict[str, Any]], following: Dict[str, Optional[str]]
+) -> List[Dict[str, Any]]:
+    """Those of ``entries`` (see ``facts``) whose kernel boots next; all where it cannot be told.
+
+    ``following`` is what ``bootkernel.next_boot`` says.
+    """
+    release = following["release"]
+    return [item for item in entries if release in (None, item["kernel"])]
+
+
 def wanted(host: HostRoot, module: str, planned: dict[str, str] | None = None) -> dict[str, str]:
     """The options that the host's files give ``module``, and so an image should too.
 
