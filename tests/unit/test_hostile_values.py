@@ -17,7 +17,7 @@ import pytest
 import yaml
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils import decisions, packages
 from conftest import CHECKOUT, COLLECTIONS
-from test_ep_runtime_install import call
+from test_ep_runtime_install import NAME, call, make_wheel
 
 # Every way out of a shell's quotes, on one line and on more; and a template.
 LINE = "$(touch {mark}) `touch {mark}` ; touch {mark} ; ' ; touch {mark} ; \" ; touch {mark} ; ' #"
@@ -35,6 +35,9 @@ COMMON = {
         "nvshmem_checksum": "sha256:" + "0" * 64,
     },
     "ep_benchmark": {},
+    "ep_runtime": {"ep_runtime_cuda": "off"},
+    # An earlier run has left the host out of service, so the hook that gives it back is run.
+    "reboot": {"reboot_after": ["slurm_resume"]},
 }
 # Chosen only with another source than the one above.
 SOURCES = {
@@ -48,6 +51,11 @@ SOURCES = {
     "nvshmem_existing": {"nvshmem_source": "existing"},
     "nvshmem_python": {"nvshmem_source": "wheel"},
     "nvshmem_pip_args": {"nvshmem_source": "wheel"},
+    **{
+        f"ep_runtime_{name}": {"ep_runtime_wheel": ""}
+        for name in ("version", "cache", "build_dir", "mirror", "nvshmem")
+    },
+    "ep_runtime_nvshmem": {"ep_runtime_wheel": "", "ep_runtime_cuda": "on"},
 }
 # A namespace in which the machine's folders are written to a small disk in memory.
 ISOLATED = """
@@ -91,16 +99,37 @@ def shaped(kind, text):
 
 def cases(role, mark):
     for name, kind in free_text(role):
-        texts = [LINES, TEMPLATE, *([APT] if kind == "list" else [])]
+        texts = [LINES + TEMPLATE, *([APT] if kind == "list" else [])]
         texts += ["/nonexistent/" + LINE] if kind == "path" else []
         for text in texts:
             value = shaped(kind, text.format(mark=mark))
             yield {**COMMON[role], **SOURCES.get(name, {}), name: value}
 
 
+def surroundings(role, folder):
+    """Variables of every case, and what runs before the first."""
+    if role == "ep_benchmark":
+        return {"ep_benchmark_workdir": str(folder / "benchmark")}, []
+    if role == "ep_runtime":
+        # An environment that is there saves each case the making of one.
+        subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+        wheel = make_wheel(folder / "wheels" / NAME)
+        return {"ep_runtime_venv": str(folder / "venv"), "ep_runtime_wheel": wheel}, []
+    if role == "reboot":
+        (folder / "bin").mkdir()
+        for name in ("scontrol", "sinfo", "kubectl"):
+            (folder / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+            (folder / "bin" / name).chmod(0o755)
+        folders = {"path": "/var/lib/epfleet", "state": "directory", "mode": "0755"}
+        note = {"dest": "/var/lib/epfleet/out-of-service", "content": "x", "mode": "0644"}
+        return {}, [{"ansible.builtin.file": folders}, {"ansible.builtin.copy": note}]
+    return {}, []
+
+
 def play(role, mark, folder):
-    base = {"ep_benchmark_workdir": str(folder / "benchmark")} if role == "ep_benchmark" else {}
-    tasks = [{"epfleet.expert_parallel.host_facts": {}}]
+    base, tasks = surroundings(role, folder)
+    before = len(tasks) + 1
+    tasks.append({"epfleet.expert_parallel.host_facts": {}})
     for number, variables in enumerate(cases(role, mark)):
         act = {
             "ansible.builtin.include_role": {"name": f"epfleet.expert_parallel.{role}"},
@@ -108,7 +137,7 @@ def play(role, mark, folder):
         }
         note = {"ansible.builtin.debug": {"msg": f"refused {number}"}}
         tasks.append({"block": [act], "rescue": [note]})
-    return [{"hosts": "all", "gather_facts": False, "tasks": tasks}], len(tasks) - 1
+    return [{"hosts": "all", "gather_facts": False, "tasks": tasks}], len(tasks) - before
 
 
 @pytest.mark.parametrize("role", COMMON)
@@ -124,6 +153,7 @@ def test_roles_run_nothing_of_it(role, tmp_path):
         cwd=tmp_path,
         env={
             **os.environ,
+            "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
             "ANSIBLE_COLLECTIONS_PATH": str(COLLECTIONS),
             "ANSIBLE_HOME": str(tmp_path / "ansible"),
             "ANSIBLE_NOCOLOR": "1",
@@ -144,19 +174,21 @@ def test_roles_run_nothing_of_it(role, tmp_path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("text", [LINE, LINES, TEMPLATE])
-def test_the_values_are_hostile(text, tmp_path):
-    """A shell, or a template engine, that evaluates them leaves the mark."""
+@pytest.mark.parametrize("text", [LINE, LINES, LINES + TEMPLATE])
+def test_a_shell_that_gets_them_leaves_the_mark(text, tmp_path):
     mark = tmp_path / "mark"
-    value = text.format(mark=mark)
-    if text == TEMPLATE:
-        command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-c", "local"]
-        command += ["-m", "ansible.builtin.debug", "-a", f"msg={value}"]
-        subprocess.run(command, capture_output=True, check=False)
-    else:
-        for quote in ("", "'", '"'):
-            program = f"echo {quote}{value}{quote}"
-            subprocess.run(["sh", "-c", program], capture_output=True, check=False)
+    for quote in ("", "'", '"'):
+        program = f"echo {quote}{text.format(mark=mark)}{quote}"
+        subprocess.run(["sh", "-c", program], capture_output=True, check=False)
+    assert mark.exists()
+
+
+def test_a_template_engine_that_gets_them_leaves_the_mark(tmp_path):
+    mark = tmp_path / "mark"
+    value = (LINES + TEMPLATE).format(mark=mark)
+    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-c", "local"]
+    command += ["-m", "ansible.builtin.debug", "-a", json.dumps({"msg": value})]
+    subprocess.run(command, capture_output=True, check=False)
     assert mark.exists()
 
 
