@@ -16,7 +16,8 @@ from ep_runtime.errors import EPError, EPPeerLostError, EPTimeoutError
 from ep_runtime.gather import StoreGather
 from faults.judge import run_round
 from faults.plan import Plan
-from faults.table import section, write
+from faults.table import section
+from reliability_page import write
 
 if TYPE_CHECKING:
     from pathlib import Path

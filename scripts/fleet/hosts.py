@@ -90,12 +90,21 @@ def _make_run_directory(count: int) -> Path:
     return directory
 
 
-def _prepare_tree(fleet: Fleet, host: Host, template: Path) -> None:
-    """Mount the host's tree over the template and write what makes it this host."""
+def _prepare_tree(fleet: Fleet, host: Host, template: Path, disk_mib: int) -> None:
+    """Mount the host's tree over the template and write what makes it this host.
+
+    With `disk_mib` it has a disk of its own of that size, in memory.
+    """
     directory = Path(host.directory)
-    for name in ("upper", "work", "root"):
-        (directory / name).mkdir(parents=True)
-    options = f"lowerdir={template},upperdir={directory / 'upper'},workdir={directory / 'work'}"
+    # What the host writes; a full disk of its own must not stop its supervisor.
+    disk = directory / "disk"
+    disk.mkdir(parents=True)
+    if disk_mib:
+        options = f"size={disk_mib}m,mode=0755"
+        _run("mount", "-t", "tmpfs", f"epfleet-disk-{host.name}", "-o", options, str(disk))
+    for path in (disk / "upper", disk / "work", directory / "root"):
+        path.mkdir()
+    options = f"lowerdir={template},upperdir={disk / 'upper'},workdir={disk / 'work'}"
     _run("mount", "-t", "overlay", f"epfleet-{host.name}", "-o", options, str(directory / "root"))
     root = directory / "root"
     (root / "etc/hostname").write_text(host.name + "\n")
@@ -154,11 +163,12 @@ def _answers(address: str) -> bool:
         return False
 
 
-def up(systems: list[str], binds: list[str]) -> Fleet:
+def up(systems: list[str], binds: list[str], disk_mib: int = 0) -> Fleet:
     """Boot one host for each name in `systems`, removing first what an earlier run left.
 
-    `binds` are read-only folders for the hosts, `SOURCE:TARGET` each. Raises RuntimeError naming
-    the host that did not answer in time, with the end of its console.
+    `disk_mib` gives each a small disk of its own. `binds` are read-only folders for the hosts,
+    `SOURCE:TARGET` each. Raises RuntimeError naming the host that did not answer in time, with the
+    end of its console.
     """
     down()
     templates = [cache.template(system) for system in systems]
@@ -178,7 +188,7 @@ def up(systems: list[str], binds: list[str]) -> Fleet:
     fleet = Fleet(bridge, subnet, str(key), binds, hosts)
     state_file().write_text(json.dumps(asdict(fleet), indent=2) + "\n")
     for host, template in zip(hosts, templates):
-        _prepare_tree(fleet, host, template)
+        _prepare_tree(fleet, host, template, disk_mib)
         start(host)
     wait(hosts)
     return fleet
@@ -243,6 +253,8 @@ def down() -> None:
     _end({folder / "nspawn.pid": str(folder) for folder in folders}, signal.SIGTERM, signal.SIGKILL)
     for folder in folders:
         _run("umount", "--lazy", str(folder / "root"), check=False)
+        if (folder / "disk").is_mount():
+            _run("umount", "--lazy", str(folder / "disk"), check=False)
         # The kernel removes a dead host's interface when it gets to it; a new host can't wait.
         _run("ip", "link", "delete", f"vb-{folder.name}-{run_identity()}", check=False)
     _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)

@@ -10,6 +10,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from mps import environment
+from reliability_page import PAGE, write
 
 from faults import table
 from faults.judge import Result, run_round
@@ -81,7 +82,7 @@ def main() -> int:
     text = table.section(results, about)
     print(text)
     if given.write:
-        table.write(table.PAGE, given.backend, text)
+        write(PAGE, given.backend, text)
     failed = sum(bool(result.problems) for result in results)
     print(f"{len(results) - failed} of {len(results)} rounds ended as they must.")
     return 1 if failed else 0

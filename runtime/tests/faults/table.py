@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from faults.judge import Result
 
-PAGE = Path(__file__).parents[3] / "docs" / "reliability.md"
 _HEAD = (
     "fault",
     "where",
@@ -60,13 +58,3 @@ def section(results: list[Result], about: str) -> str:
     lines = [about, "", " | ".join(_HEAD).join("||"), "|".join("---" for _ in _HEAD).join("||")]
     lines += [" | ".join(row).join("||") for row in rows(results)]
     return "\n".join(lines)
-
-
-def write(page: Path, backend: str, text: str) -> None:
-    """Put ``text`` between the backend's marks. ValueError where the page has none."""
-    begin, end = f"<!-- begin {backend} -->", f"<!-- end {backend} -->"
-    before, found, rest = page.read_text().partition(begin)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise ValueError(f"{page} has no marks '{begin}' and '{end}'.")
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
