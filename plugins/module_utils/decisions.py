@@ -239,10 +239,11 @@ def stale_images(facts: Dict[str, Any]) -> List[str]:
 
     The next boot's, that is; those of all kernels where nothing tells which one it takes.
     """
+    release = facts["kernel"]["next"]["release"]
     return [
         f"kernel {item['kernel']}: {item['path']} ({item['evidence']})"
-        for item in initramfs.boots_next(facts["initramfs"], facts["kernel"]["next"])
-        if item["state"] == initramfs.STALE
+        for item in facts["initramfs"]
+        if item["state"] == initramfs.STALE and release in (None, item["kernel"])
     ]
 
 

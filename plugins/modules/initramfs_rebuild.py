@@ -73,7 +73,7 @@ rebuilt:
   elements: str
 """
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.epfleet.expert_parallel.plugins.module_utils.doctor.host import (
@@ -113,17 +113,13 @@ def main() -> None:
     driver = modprobe.driver_module(modprobe.config_files(host))
     require = module.params["require_options"]
     planned = module.params["planned_options"] if module.check_mode else None
-    following = {"release": None, "evidence": None}
+    release = None
     if module.params["kernels"] == "next":
         following = bootkernel.next_boot(host)
-        if following["release"] is None:
+        release = following["release"]
+        if release is None:
             module.fail_json(msg=_NO_NEXT.format(**following), images=[], rebuilt=[])
-
-    def images(planned: Optional[Dict[str, str]] = None) -> List[Dict[str, Any]]:
-        found = initramfs.facts(host, driver, require, planned)
-        return initramfs.boots_next(found, following)
-
-    before = images(planned)
+    before = initramfs.facts(host, driver, require, planned, release)
     stale = [item for item in before if item["state"] == initramfs.STALE]
     after = before
     if stale and module.check_mode:
@@ -138,8 +134,9 @@ def main() -> None:
             for item in stale:
                 rebuild(host, item, driver, require, module.run_command)
         except RebuildError as error:
-            module.fail_json(msg=str(error), images=images(), rebuilt=[])
-        after = images()
+            left = initramfs.facts(host, driver, require, release=release)
+            module.fail_json(msg=str(error), images=left, rebuilt=[])
+        after = initramfs.facts(host, driver, require, release=release)
     module.exit_json(
         changed=bool(stale),
         images=after,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hosts
-from paths import run_identity
 
 FILLER = "var/epfleet-chaos-filler"
 _REBOOT_S = 60.0
@@ -30,15 +29,13 @@ class Round:
 
 def _inside(host: hosts.Host, *command: str) -> None:
     """Run a command in the namespaces of the host's init, which needs no network."""
-    supervisor = int((Path(host.directory) / "nspawn.pid").read_text())
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    enter = ["nsenter", "--target", children[0], "--all", "--"]
+    enter = ["nsenter", "--target", hosts.leader(Path(host.directory)), "--all", "--"]
     subprocess.run([*enter, *command], check=True, stdin=subprocess.DEVNULL, capture_output=True)
 
 
 def _link(host: hosts.Host, state: str) -> None:
     """Set the host's link, which goes and comes with the host's reboots."""
-    name = f"vb-{host.name}-{run_identity()}"
+    name = hosts.port(host.name)
     deadline = time.monotonic() + _REBOOT_S
     while not Path(f"/sys/class/net/{name}").exists() and time.monotonic() < deadline:
         time.sleep(0.2)

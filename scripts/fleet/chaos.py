@@ -21,13 +21,12 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import cache
 import hosts
 from broken import FAULTS, Round, heal
 from paths import REPOSITORY as ROOT
-from reliability_page import PAGE, write
+from reliability_page import PAGE, markdown, write
 
 FOLDER = ROOT / "build" / "chaos"
 RECORD = FOLDER / "record.jsonl"
@@ -62,11 +61,11 @@ class Result:
     problems: list[str]
 
 
-def rollout(folder: Path, name: str, change: int, fault: Round | None = None) -> Run:
-    """Run site.yml, and break something meanwhile. The output is kept in `folder`."""
+def rollout(name: str, change: int, fault: Round | None = None) -> Run:
+    """Run site.yml, and break something meanwhile. The output is kept as the log `name`."""
     variables = {
         "nvidia_driver_registry_dwords": {"PeerMappingOverride": 1, "EpfleetChaos": change},
-        "ep_runtime_cache": str(folder / "wheels"),
+        "ep_runtime_cache": str(FOLDER / "wheels"),
         # Test hosts boot in seconds; one without a network is not waited for long.
         "reboot_timeout": 180,
     }
@@ -86,7 +85,7 @@ def rollout(folder: Path, name: str, change: int, fault: Round | None = None) ->
         "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s"
         " -o ServerAliveInterval=10 -o ServerAliveCountMax=3",
     }
-    log = folder / f"{name}.log"
+    log = FOLDER / f"{name}.log"
     started = time.monotonic()
     with log.open("w") as stream:
         process = subprocess.Popen(
@@ -142,20 +141,21 @@ HEAD = ("fault", "rounds", "broken run failed", "survived", "next run p50")
 
 def section(results: list[Result], about: str) -> str:
     """Return the table in Markdown below a line about the run."""
-    lines = [about, "", " | ".join(HEAD).join("||"), "|".join("---" for _ in HEAD).join("||")]
+    rows = []
     for fault in FAULTS:
         found = [result for result in results if result.fault == fault]
         if found:
             times = sorted(result.again_s for result in found)
-            row = (
-                fault,
-                str(len(found)),
-                str(sum(result.status != 0 for result in found)),
-                str(sum(not result.problems for result in found)),
-                f"{times[len(times) // 2]:.0f} s",
+            rows.append(
+                (
+                    fault,
+                    str(len(found)),
+                    str(sum(result.status != 0 for result in found)),
+                    str(sum(not result.problems for result in found)),
+                    f"{times[len(times) // 2]:.0f} s",
+                )
             )
-            lines.append(" | ".join(row).join("||"))
-    return "\n".join(lines)
+    return markdown(about, HEAD, rows)
 
 
 def draw(seed: int, number: int, fleet: list[hosts.Host], typical_s: float) -> Round:
@@ -168,10 +168,10 @@ def draw(seed: int, number: int, fleet: list[hosts.Host], typical_s: float) -> R
 def make(plan: Round, names: list[str]) -> Result:
     """Break a rollout as planned, heal the host and look at what the next two runs do."""
     number, victim = plan.number, plan.victim.name
-    broken = rollout(FOLDER, f"{number}-broken", number + 1, plan)
+    broken = rollout(f"{number}-broken", number + 1, plan)
     heal(plan.victim)
-    again = rollout(FOLDER, f"{number}-again", number + 1)
-    still = rollout(FOLDER, f"{number}-still", number + 1)
+    again = rollout(f"{number}-again", number + 1)
+    still = rollout(f"{number}-still", number + 1)
     problems = judge(victim, broken, again, still, names)
     return Result(number, plan.fault, victim, plan.after_s, broken.status, again.seconds, problems)
 
@@ -203,12 +203,12 @@ def main() -> int:
         fleet = hosts.up(["debian12"] * given.hosts, binds, DISK_MIB).hosts
         names = [host.name for host in fleet]
         try:
-            first = rollout(FOLDER, "first", 0)
+            first = rollout("first", 0)
             if first.status != 0:
                 print(first.output[-4000:])
                 return 1
             print(f"undisturbed rollout: {first.seconds:.0f} s", flush=True)
-            typical_s = rollout(FOLDER, "typical", 1).seconds
+            typical_s = rollout("typical", 1).seconds
             for number in missing:
                 if given.seconds and time.monotonic() - started > given.seconds:
                     break

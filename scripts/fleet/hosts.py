@@ -163,6 +163,17 @@ def _answers(address: str) -> bool:
         return False
 
 
+def leader(directory: Path) -> str:
+    """Return the process that is init inside the host of this folder."""
+    supervisor = (directory / "nspawn.pid").read_text().strip()
+    return Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()[0]
+
+
+def port(name: str) -> str:
+    """Return this machine's end of the link of host `name` of this checkout's fleet."""
+    return f"vb-{name}-{run_identity()}"
+
+
 def up(systems: list[str], binds: list[str], disk_mib: int = 0) -> Fleet:
     """Boot one host for each name in `systems`, removing first what an earlier run left.
 
@@ -256,7 +267,7 @@ def down() -> None:
         if (folder / "disk").is_mount():
             _run("umount", "--lazy", str(folder / "disk"), check=False)
         # The kernel removes a dead host's interface when it gets to it; a new host can't wait.
-        _run("ip", "link", "delete", f"vb-{folder.name}-{run_identity()}", check=False)
+        _run("ip", "link", "delete", port(folder.name), check=False)
     _run("ip", "link", "delete", f"epf-{run_identity()}", check=False)
     if directory.is_mount():
         _run("umount", "--lazy", str(directory))

@@ -53,7 +53,7 @@ SOURCES = {
     "nvshmem_pip_args": {"nvshmem_source": "wheel"},
     **{
         f"ep_runtime_{name}": {"ep_runtime_wheel": ""}
-        for name in ("version", "cache", "build_dir", "mirror", "nvshmem")
+        for name in ("version", "cache", "build_dir", "mirror")
     },
     "ep_runtime_nvshmem": {"ep_runtime_wheel": "", "ep_runtime_cuda": "on"},
 }
@@ -117,9 +117,8 @@ def surroundings(role, folder):
         return {"ep_runtime_venv": str(folder / "venv"), "ep_runtime_wheel": wheel}, []
     if role == "reboot":
         (folder / "bin").mkdir()
-        for name in ("scontrol", "sinfo", "kubectl"):
-            (folder / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
-            (folder / "bin" / name).chmod(0o755)
+        (folder / "bin/scontrol").write_text("#!/bin/sh\nexit 0\n")
+        (folder / "bin/scontrol").chmod(0o755)
         folders = {"path": "/var/lib/epfleet", "state": "directory", "mode": "0755"}
         note = {"dest": "/var/lib/epfleet/out-of-service", "content": "x", "mode": "0644"}
         return {}, [{"ansible.builtin.file": folders}, {"ansible.builtin.copy": note}]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
+from reliability_page import markdown
 
 if TYPE_CHECKING:
     from faults.judge import Result
@@ -55,6 +56,4 @@ def rows(results: list[Result]) -> list[tuple[str, ...]]:
 
 def section(results: list[Result], about: str) -> str:
     """The table in Markdown below a line ``about`` the run."""
-    lines = [about, "", " | ".join(_HEAD).join("||"), "|".join("---" for _ in _HEAD).join("||")]
-    lines += [" | ".join(row).join("||") for row in rows(results)]
-    return "\n".join(lines)
+    return markdown(about, _HEAD, rows(results))

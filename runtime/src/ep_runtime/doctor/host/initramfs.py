@@ -67,16 +67,21 @@ def images(host: HostRoot) -> list[tuple[str, str]]:
 
 
 def facts(
-    host: HostRoot, module: str, require_options: bool, planned: dict[str, str] | None = None
+    host: HostRoot,
+    module: str,
+    require_options: bool,
+    planned: dict[str, str] | None = None,
+    release: str | None = None,
 ) -> list[dict[str, Any]]:
     """One entry per image; see ``state`` for the meaning of its state, ``wanted`` for planned.
 
-    ``options`` is the state that the image has where ``require_options`` asks for them.
+    ``options`` is the state that the image has where ``require_options`` asks for them. With
+    ``release`` only that kernel's images are read.
     """
     builder = tool(host)
     entries: List[Dict[str, Any]] = []
     asked = wanted(host, module, planned)
-    found = images(host)
+    found = [item for item in images(host) if release in (None, item[0])]
     # Most of the time is the decompressors', and they are other processes.
     with ThreadPoolExecutor(max_workers=4) as pool:
         results = pool.map(
@@ -94,17 +99,6 @@ def facts(
             }
         )
     return entries
-
-
-def boots_next(
-    entries: List[Dict[str, Any]], following: Dict[str, Optional[str]]
-) -> List[Dict[str, Any]]:
-    """Those of ``entries`` (see ``facts``) whose kernel boots next; all where it cannot be told.
-
-    ``following`` is what ``bootkernel.next_boot`` says.
-    """
-    release = following["release"]
-    return [item for item in entries if release in (None, item["kernel"])]
 
 
 def wanted(host: HostRoot, module: str, planned: dict[str, str] | None = None) -> dict[str, str]:
